@@ -1,0 +1,101 @@
+// Every bound of the product, in one place, with how they relate (invariant 10: bounded).
+// Sizes are bytes unless the name says otherwise; times end in their unit.
+#ifndef LAYOVER_COMMON_LIMITS_H_
+#define LAYOVER_COMMON_LIMITS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace layover::limits {
+
+inline constexpr size_t kKiB = 1024;
+inline constexpr size_t kMiB = 1024 * kKiB;
+inline constexpr size_t kGiB = 1024 * kMiB;
+
+// --- The grid. One page holds the K/V of this many consecutive tokens; attention partials, chunk sizes and records all
+// stand on the same grid, so it is part of the arithmetic and of the container, never a setting.
+inline constexpr int kPageTokens = 64;
+inline constexpr int kMaxContextTokens = 1 << 20;
+inline constexpr int kMaxChunkTokens = 4096;
+inline constexpr int kDefaultChunkTokens = 512;
+inline constexpr int kMaxSessions = 256;
+inline constexpr int kMaxStages = 64;
+inline constexpr int kMaxThreadsPerStage = 256;
+inline constexpr int kMaxStepSlices = 256;      // sequences that share one step
+inline constexpr int kMaxStepTokens = 8192;     // rows of one step, over all its slices
+inline constexpr int kMaxStepsInFlight = kMaxStages + 1;
+
+// --- Models (untrusted files).
+inline constexpr int kMaxLayers = 1024;
+inline constexpr int kMaxVocab = 1 << 20;
+inline constexpr int kMaxEmbedding = 1 << 16;
+inline constexpr int kMaxHeads = 1024;
+inline constexpr int kMaxExperts = 1024;
+inline constexpr uint64_t kMaxGgufTensors = 100'000;
+inline constexpr uint64_t kMaxGgufKeys = 100'000;
+inline constexpr uint64_t kMaxGgufStringBytes = 1ull << 30;
+inline constexpr uint64_t kMaxGgufKeyBytes = 65'535;
+inline constexpr uint64_t kMaxGgufArrayElements = 1ull << 30;
+inline constexpr uint64_t kMaxGgufTensorNameBytes = 63;
+inline constexpr uint64_t kMaxGgufAlignment = kMiB;
+inline constexpr int kMaxGgufSplits = 1000;
+inline constexpr size_t kMaxChatTemplateBytes = kMiB;
+
+// --- Requests.
+inline constexpr size_t kMaxHttpBodyBytes = 64 * kMiB;
+inline constexpr size_t kMaxHttpHeaderBytes = 16 * kKiB;
+inline constexpr int kMaxHttpConnections = 512;
+inline constexpr int kMaxHttpConnectionsReserved = 16;  // kept free for /health and /metrics
+inline constexpr int kHttpHeaderDeadlineMs = 10'000;
+inline constexpr int kHttpBodyDeadlineMs = 120'000;
+inline constexpr int kHttpIdleDeadlineMs = 60'000;
+inline constexpr int kHttpWriteDeadlineMs = 30'000;     // a reader that takes nothing for so long is dropped
+inline constexpr size_t kMaxHttpSendBufferBytes = 8 * kMiB;
+inline constexpr int kPingIntervalMs = 5'000;
+inline constexpr int kMaxJsonDepth = 64;
+inline constexpr int kMaxQueuedRequests = 256;
+inline constexpr int kMaxConversationIdBytes = 256;
+inline constexpr int kMaxStopStrings = 16;
+inline constexpr size_t kMaxStopStringBytes = 1024;
+inline constexpr int kMaxTopLogprobs = 20;
+inline constexpr int kMaxLogitBias = 1024;
+inline constexpr int kRepeatPenaltyWindow = 64;         // tokens of prompt and output that repeat_penalty looks at
+inline constexpr int kMaxListedConversations = 1000;    // one page of GET /v1/kv/conversations
+
+// --- The template helper (an untrusted program runs in it).
+inline constexpr size_t kTemplateHelperMemoryBytes = 600 * kMiB;
+inline constexpr int kTemplateDeadlineMs = 5'000;
+inline constexpr size_t kMaxRenderedBytes = 16 * kMiB;
+
+// --- Wire.
+inline constexpr size_t kMaxWireMessageBytes = 512 * kMiB;
+inline constexpr size_t kMaxWireStringBytes = 64 * kKiB;
+inline constexpr int kHeartbeatIntervalMs = 500;
+inline constexpr int kStageSilentMs = 30'000;           // no sign of progress for so long while work is due: the stage is hung
+inline constexpr int kStageLoadDeadlineMs = 600'000;
+inline constexpr int kMaxStageRestartsPerHour = 20;
+
+// --- The store.
+inline constexpr size_t kBlockBytes = 4096;             // alignment of runs, of direct I/O and of the segment's parts
+inline constexpr size_t kIoBufferBytes = 2 * kMiB;      // one request to the disk
+inline constexpr int kIoBuffers = 4;                    // in flight per stage
+inline constexpr uint64_t kMaxSegmentBytes = 1ull << 42;
+inline constexpr uint64_t kMaxSegmentRecords = 64ull << 20;
+inline constexpr size_t kMaxManifestBytes = 64 * kMiB;
+inline constexpr size_t kMaxManifestSegments = 65'536;
+inline constexpr size_t kMaxJournalFrameBytes = 64 * kMiB;
+inline constexpr uint64_t kMaxJournalBytes = 1ull << 40;
+inline constexpr int kSaveSilentMs = 60'000;            // a save that makes no progress for so long is aborted
+
+static_assert(kDefaultChunkTokens % kPageTokens == 0 && kMaxChunkTokens % kPageTokens == 0, "chunks end on the grid");
+static_assert(kMaxChunkTokens <= kMaxStepTokens, "one chunk fits in a step");
+static_assert(kMaxSessions <= kMaxStepSlices, "every live session can have a row in one step");
+static_assert(kIoBufferBytes % kBlockBytes == 0, "direct I/O needs whole blocks");
+static_assert(kMaxHttpBodyBytes <= kMaxWireMessageBytes && kMaxHttpBodyBytes <= kMaxJournalFrameBytes,
+              "what a request may say fits into the messages and frames that carry it on");
+static_assert(kMaxHttpConnectionsReserved < kMaxHttpConnections);
+static_assert(kHeartbeatIntervalMs * 10 < kStageSilentMs, "ten missed beats, not one, make a hang");
+
+}  // namespace layover::limits
+
+#endif  // LAYOVER_COMMON_LIMITS_H_
