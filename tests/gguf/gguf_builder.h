@@ -1,0 +1,101 @@
+// Writes GGUF files for tests: any header, good or damaged, and whole tiny models that run.
+#ifndef LAYOVER_TESTS_GGUF_GGUF_BUILDER_H_
+#define LAYOVER_TESTS_GGUF_GGUF_BUILDER_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/ops.h"
+
+namespace layover::testing {
+
+// Values are appended in the order of the calls. Build() gives the file's bytes; every field that a test may want to
+// damage can be overridden.
+class GgufBuilder {
+ public:
+  GgufBuilder& U8(std::string_view key, uint8_t value);
+  GgufBuilder& U16(std::string_view key, uint16_t value);
+  GgufBuilder& U32(std::string_view key, uint32_t value);
+  GgufBuilder& I32(std::string_view key, int32_t value);
+  GgufBuilder& U64(std::string_view key, uint64_t value);
+  GgufBuilder& F32(std::string_view key, float value);
+  GgufBuilder& F64(std::string_view key, double value);
+  GgufBuilder& Bool(std::string_view key, bool value);
+  GgufBuilder& String(std::string_view key, std::string_view value);
+  GgufBuilder& Strings(std::string_view key, const std::vector<std::string>& values);
+  GgufBuilder& I32s(std::string_view key, const std::vector<int32_t>& values);
+  GgufBuilder& F32s(std::string_view key, const std::vector<float>& values);
+  // A value of any type id with its bytes as they are.
+  GgufBuilder& Raw(std::string_view key, uint32_t type, std::string_view payload);
+
+  // `data` has the tensor's size, or is empty: then the size is right and the bytes are zero.
+  GgufBuilder& Tensor(std::string_view name, std::vector<uint64_t> dims, uint32_t type, std::string data = "");
+
+  GgufBuilder& Alignment(uint32_t alignment);  // also writes general.alignment
+  GgufBuilder& OverrideMagic(std::string_view magic);
+  GgufBuilder& OverrideVersion(uint32_t version);
+  GgufBuilder& OverrideTensorCount(uint64_t count);
+  GgufBuilder& OverrideKeyCount(uint64_t count);
+  GgufBuilder& OverrideOffset(std::string_view tensor, uint64_t offset);
+  GgufBuilder& OverrideDimCount(std::string_view tensor, uint32_t n_dims);
+
+  std::string Build() const;
+  // Header and tensor infos only, and how long the whole file would be: for sparse files of true length.
+  std::string BuildHeader(uint64_t* file_bytes) const;
+
+ private:
+  struct PendingTensor {
+    std::string name;
+    std::vector<uint64_t> dims;
+    uint32_t type = 0;
+    std::string data;
+    uint64_t bytes = 0;
+    int64_t offset_override = -1;
+    int64_t n_dims_override = -1;
+  };
+  PendingTensor& Find(std::string_view tensor);
+  void AppendKey(std::string_view key, uint32_t type);
+
+  std::string keys_;
+  uint64_t key_count_ = 0;
+  std::vector<PendingTensor> tensors_;
+  uint32_t alignment_ = 32;
+  std::string magic_ = "GGUF";
+  uint32_t version_ = 3;
+  int64_t tensor_count_override_ = -1;
+  int64_t key_count_override_ = -1;
+};
+
+// A llama of any small size with seeded weights, a byte-level BPE tokenizer (3 control tokens, 256 bytes, merges) and a
+// ChatML template. Equal options give equal bytes.
+struct TinyLlamaOptions {
+  uint64_t seed = 1;
+  int layers = 2;
+  int embd = 64;
+  int heads = 4;
+  int kv_heads = 2;
+  int ff = 128;
+  int vocab = 320;                            // at least 259
+  int context = 2048;                         // as written in the file
+  WeightType weight_type = WeightType::kF32;  // of matrices: F32, F16, BF16, Q8_0, Q4_0, Q4_1
+  bool tied = true;
+  bool rope_freqs = false;  // with a llama3-like rope_freqs.weight
+  float rope_base = 10000.0f;
+  float weight_gain = 1.0f;  // scales all matrices: larger ones give more decided logits
+  std::string name = "tiny";
+  std::string pre_tokenizer = "smollm";
+  std::string chat_template;  // empty: ChatML
+};
+std::string BuildTinyLlama(const TinyLlamaOptions& options);
+
+// rows x cols seeded values in the block format of `type`; cols is a multiple of its block.
+std::string EncodeWeights(const std::vector<float>& values, WeightType type);
+
+// Writes `bytes` to FOLDER/NAME below the test's temporary folder and returns the path.
+std::string WriteTestFile(const std::string& name, std::string_view bytes);
+
+}  // namespace layover::testing
+
+#endif  // LAYOVER_TESTS_GGUF_GGUF_BUILDER_H_
