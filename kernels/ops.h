@@ -353,8 +353,8 @@ class Stream {
   virtual void MoeCombine(const MoeCombineArgs& args);
 
   // --- state path. Canonical rows [rows, kv_heads, head_dim] (see KvType) on the host; rows [row_begin, row_end) of one
-  // page, 0 <= row_begin < row_end <= 64. They may run on a copy stream while the compute stream writes *other* rows of
-  // the same page.
+  // page, 0 <= row_begin < row_end <= 64; k_rows or v_rows may be null: that half is left out. They may run on a copy
+  // stream while the compute stream writes *other* rows of the same page.
   virtual void ReadKvRows(const KvLayer& cache, int page, int row_begin, int row_end, void* k_rows, void* v_rows) = 0;
   virtual void WriteKvRows(const KvLayer& cache, int page, int row_begin, int row_end, const void* k_rows,
                            const void* v_rows) = 0;

@@ -1,0 +1,282 @@
+// Everything that a stage worker can be told and everything that it can say: one struct a message, plain data.
+//
+// Order: the coordinator numbers what it sends (Envelope::seq) in one sequence for all stages. Messages marked ORDERED
+// are acted upon strictly in that order, each after the one before it; the others act at once. An activation frame on
+// the data link carries the seq of the step it belongs to. `epoch` rises whenever any stage was restarted: whoever
+// receives another epoch's message drops it. docs/wire_protocol.md has the byte layout.
+#ifndef LAYOVER_COMMON_WIRE_MESSAGES_H_
+#define LAYOVER_COMMON_WIRE_MESSAGES_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/digest.h"
+#include "common/wire/sampler_spec.h"
+
+namespace layover::wire {
+
+// Raised when a message changes shape; a worker of another version is refused at Hello.
+inline constexpr uint32_t kProtocolVersion = 1;
+
+// ------------------------------------------------------------------------------------------- coordinator -> worker
+
+// The first message: what this worker is. Answered by Ready or Fault.
+struct Configure {
+  int32_t stage = 0;
+  int32_t n_stages = 1;
+  std::string model;               // path of the first GGUF file
+  int32_t layer_begin = 0;         // [begin, end)
+  int32_t layer_end = 0;
+  std::string device;              // "cpu", "cuda:N", "emu:N"
+  int32_t threads = 1;
+  std::string kv_type;
+  int32_t context = 0;             // tokens
+  int32_t n_pages = 0;             // of the full-attention class
+  int32_t n_window_pages = 0;
+  int32_t n_slots = 0;             // recurrent state slots
+  int32_t max_step_tokens = 0;     // most rows of a step
+  std::string data_bind;           // endpoint for activations from the stage before; empty on the first
+  std::string data_connect;        // endpoint of the stage after; empty on the last
+};
+
+// A new epoch: forget every session, every pending message and every frame of older epochs.
+struct Reset {};
+
+struct Shutdown {};
+
+// dst becomes a copy of src's rows [0, rows), zero from there.
+struct PageCopy {
+  int32_t src = 0;
+  int32_t dst = 0;
+  int32_t rows = 0;
+};
+
+// ORDERED. A new, empty session.
+struct OpenSession {
+  uint64_t session = 0;
+};
+
+// ORDERED. `session` becomes `source` cut at `length` tokens; its page table is given, `copies` fill pages of its own.
+struct ForkSession {
+  uint64_t source = 0;
+  uint64_t session = 0;
+  int64_t length = 0;
+  std::vector<int32_t> pages;
+  std::vector<PageCopy> copies;
+};
+
+// ORDERED. Tokens from `length` on are forgotten; the page table keeps its first `n_pages` entries.
+struct TruncateSession {
+  uint64_t session = 0;
+  int64_t length = 0;
+  int32_t n_pages = 0;
+};
+
+// ORDERED.
+struct CloseSession {
+  uint64_t session = 0;
+};
+
+// What the last stage does with a slice's rows.
+enum class RowWish : uint8_t {
+  kNone,    // a chunk whose end is not the prompt's end
+  kSample,  // sample after the last row
+  kReport,  // report every row (`layover logits`)
+};
+
+// Tokens [begin, begin + tokens.size()) of one session.
+struct StepSlice {
+  uint64_t session = 0;
+  int64_t begin = 0;                    // equals the session's length so far
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> new_pages;       // appended to the page table first
+  std::vector<PageCopy> copies;         // pages of the table replaced by copies of their own: copy on write
+  RowWish wish = RowWish::kNone;
+  SamplerSpec sampler;                  // kSample
+  int64_t output_begin = 0;             // kSample: position of the first output token, for the penalties
+  int32_t top_logprobs = -1;            // kSample: -1 none; kReport: how many
+  bool row_digest = false;
+  bool raw_rows = false;                // kReport: send the float32 rows too
+};
+
+// ORDERED. One micro-batch.
+struct Step {
+  std::vector<StepSlice> slices;
+};
+
+// Which segment files hold what a restore needs, in the manifest's words.
+struct SegmentRef {
+  std::string path;
+  int32_t layer_begin = 0;
+  int32_t layer_end = 0;
+  int64_t generation = 0;
+  int64_t bytes = 0;
+  Digest index_digest;
+  std::string folder;                   // 64 hex digits: the conversation folder it was written for
+};
+
+// ORDERED: the cut. The worker notes the session's pages, tokens and state at this point, goes on with its steps, and
+// writes rows [base, n) in the background. Answered by SaveReceipt. `pages` may be appended to but not changed below n
+// until the coordinator has that answer.
+struct SaveSession {
+  uint64_t save = 0;                    // number of this save
+  uint64_t session = 0;
+  int64_t n_tokens = 0;
+  int64_t base = 0;                     // rows below are already in older segments
+  std::string path;                     // of the new segment
+  std::string folder;
+  int64_t generation = 0;
+  Digest identity;
+};
+
+// The save came to nothing: the worker unlinks what it wrote. Answered by SaveReceipt{cancelled} if none was sent yet.
+struct AbortSave {
+  uint64_t save = 0;
+  std::string path;
+};
+
+// ORDERED. A new session filled from segments in the background, into pages nobody else uses. Answered by
+// RestoreReceipt; only then may steps name the session.
+struct RestoreSession {
+  uint64_t restore = 0;
+  uint64_t session = 0;
+  std::vector<int32_t> tokens;          // [n_tokens]; the records must carry their digests
+  std::vector<int32_t> pages;
+  std::vector<SegmentRef> segments;
+  std::string folder;
+  Digest identity;
+};
+
+using ToStage = std::variant<Configure, Reset, Shutdown, OpenSession, ForkSession, TruncateSession, CloseSession, Step,
+                             SaveSession, AbortSave, RestoreSession>;
+
+// ------------------------------------------------------------------------------------------- worker -> coordinator
+
+struct Hello {
+  uint32_t protocol = kProtocolVersion;
+  int32_t stage = 0;
+  int32_t pid = 0;
+};
+
+struct Ready {
+  int32_t stage = 0;
+  std::vector<std::pair<int32_t, Digest>> layer_digests;  // layer -> weights; -1 embedding, -2 head
+  std::string numerics;                                   // the device's fingerprint
+  int64_t weight_bytes = 0;
+  int64_t load_ms = 0;
+};
+
+// A failed load, or a failure that leaves the worker unusable; it exits after it.
+struct Fault {
+  int32_t stage = 0;
+  int32_t code = 0;                     // absl::StatusCode
+  std::string message;
+};
+
+struct RowReport {
+  int64_t position = 0;                 // of the row; the sampled token stands at position + 1
+  int32_t token = -1;                   // kSample: the sampled id
+  float logprob = 0;                    // kSample: of it; kReport: of the token that follows in the input
+  std::vector<std::pair<int32_t, float>> top;
+  Digest digest;                        // of the float32 row, when asked
+  std::string raw;                      // the float32 row, when asked
+};
+
+struct SliceResult {
+  uint64_t session = 0;
+  std::vector<RowReport> rows;
+};
+
+// From every stage for every step; `results` only from the last.
+struct StepDone {
+  int32_t stage = 0;
+  std::vector<SliceResult> results;
+  int64_t compute_us = 0;
+};
+
+struct WireStatus {
+  int32_t code = 0;                     // absl::StatusCode; 0 is well
+  std::string message;
+  std::string file;
+  std::string field;
+};
+
+struct SaveReceipt {
+  int32_t stage = 0;
+  uint64_t save = 0;
+  WireStatus status;
+  int32_t layer_begin = 0;
+  int32_t layer_end = 0;
+  int64_t n_tokens = 0;
+  Digest prefix;                        // of token ids [0, n_tokens)
+  int64_t bytes = 0;                    // of the segment file
+  int64_t payload_bytes = 0;
+  int64_t n_records = 0;
+  Digest index_digest;
+  int64_t ms = 0;
+};
+
+struct RestoreReceipt {
+  int32_t stage = 0;
+  uint64_t restore = 0;
+  WireStatus status;
+  int64_t n_tokens = 0;
+  Digest prefix;
+  int64_t bytes_read = 0;
+  int64_t ms = 0;
+};
+
+// While a save or restore runs, every few megabytes.
+struct TransferTick {
+  int32_t stage = 0;
+  uint64_t number = 0;                  // save or restore
+  bool restore = false;
+  int64_t bytes_done = 0;
+  int64_t bytes_total = 0;
+};
+
+// Every limits::kHeartbeatIntervalMs from a thread of its own; `progress` rises whenever a layer of a step is computed.
+struct Heartbeat {
+  int32_t stage = 0;
+  uint64_t last_seq = 0;
+  uint64_t progress = 0;
+};
+
+using FromStage = std::variant<Hello, Ready, Fault, StepDone, SaveReceipt, RestoreReceipt, TransferTick, Heartbeat>;
+
+// ------------------------------------------------------------------------------------------------------------ codec
+
+struct Envelope {
+  uint32_t epoch = 0;
+  uint64_t seq = 0;                     // 0 where a message has none
+};
+
+std::string Encode(const Envelope& envelope, const ToStage& message);
+std::string Encode(const Envelope& envelope, const FromStage& message);
+
+// DataLoss for anything that is not exactly one well-formed message within the limits.
+absl::Status Decode(std::string_view bytes, Envelope* envelope, ToStage* message);
+absl::Status Decode(std::string_view bytes, Envelope* envelope, FromStage* message);
+
+WireStatus ToWire(const absl::Status& status);
+absl::Status FromWire(const WireStatus& status, int stage);
+
+// The header of an activation frame on the data link; the payload [n_rows, dim] float32 follows as a second part.
+struct FrameHeader {
+  uint32_t magic = 0x4d52464c;          // "LFRM"
+  uint32_t epoch = 0;
+  uint64_t seq = 0;
+  uint32_t n_rows = 0;
+  uint32_t dim = 0;
+};
+static_assert(sizeof(FrameHeader) == 24);
+
+}  // namespace layover::wire
+
+#endif  // LAYOVER_COMMON_WIRE_MESSAGES_H_
