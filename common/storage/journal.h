@@ -131,10 +131,9 @@ class Journal {
   virtual uint64_t torn_bytes() const = 0;
   virtual uint64_t pending_bytes() const = 0;  // of frames that could not be written yet; 0 is well
 
-  // Each updates state() also when it returns an error of the disk (the frame is kept and will be written later).
-  // Unavailable: too much is waiting, the frame was not taken.
-  virtual absl::StatusOr<int64_t> AppendPrompt(const PromptFrame& prompt,
-                                               absl::Status* disk) = 0;                  // synced; the turn's number
+  // Each takes its frame into state() also when it returns an error of the disk: the frame waits in memory and will be
+  // written later. Unavailable (too much is waiting) and InvalidArgument: the frame was not taken.
+  virtual absl::Status AppendPrompt(const PromptFrame& prompt) = 0;  // synced; the turn is state().turns.back()
   virtual absl::Status AppendGenerated(int64_t turn, std::span<const int32_t> ids) = 0;  // not synced
   virtual absl::Status AppendTurnEnd(const TurnEndFrame& end) = 0;                       // synced
   virtual absl::Status AppendRewind(int64_t turn, int32_t length) = 0;                   // synced
