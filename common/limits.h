@@ -30,6 +30,7 @@ inline constexpr int kMaxLayers = 1024;
 inline constexpr int kMaxVocab = 1 << 20;
 inline constexpr int kMaxEmbedding = 1 << 16;
 inline constexpr int kMaxHeads = 1024;
+inline constexpr int kMaxHeadDim = 512;         // sizes the attention scratch of every thread
 inline constexpr int kMaxExperts = 1024;
 inline constexpr uint64_t kMaxGgufTensors = 100'000;
 inline constexpr uint64_t kMaxGgufKeys = 100'000;
@@ -43,6 +44,7 @@ inline constexpr size_t kMaxChatTemplateBytes = kMiB;
 
 // --- Requests.
 inline constexpr size_t kMaxHttpBodyBytes = 64 * kMiB;
+inline constexpr size_t kMaxHttpBodyBytesInFlight = 512 * kMiB;  // bodies of all connections together, else 503
 inline constexpr size_t kMaxHttpHeaderBytes = 16 * kKiB;
 inline constexpr int kMaxHttpConnections = 512;
 inline constexpr int kMaxHttpConnectionsReserved = 16;  // kept free for /health and /metrics
