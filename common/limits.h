@@ -30,6 +30,8 @@ inline constexpr int kMaxLayers = 1024;
 inline constexpr int kMaxVocab = 1 << 20;
 inline constexpr int kMaxEmbedding = 1 << 16;
 inline constexpr int kMaxHeads = 1024;
+inline constexpr int kMaxFeedForward = 1 << 20;
+inline constexpr int kMaxConvTaps = 16;
 inline constexpr int kMaxHeadDim = 512;         // sizes the attention scratch of every thread
 inline constexpr int kMaxExperts = 1024;
 inline constexpr uint64_t kMaxGgufTensors = 100'000;
@@ -37,10 +39,14 @@ inline constexpr uint64_t kMaxGgufKeys = 100'000;
 inline constexpr uint64_t kMaxGgufStringBytes = 1ull << 30;
 inline constexpr uint64_t kMaxGgufKeyBytes = 65'535;
 inline constexpr uint64_t kMaxGgufArrayElements = 1ull << 30;
+inline constexpr uint64_t kMaxGgufReadElements = 4ull << 20;  // of an array that is taken into memory: four times the vocabulary
 inline constexpr uint64_t kMaxGgufTensorNameBytes = 63;
 inline constexpr uint64_t kMaxGgufAlignment = kMiB;
 inline constexpr int kMaxGgufSplits = 1000;
 inline constexpr size_t kMaxChatTemplateBytes = kMiB;
+
+// --- The topology file.
+inline constexpr size_t kMaxTopologyBytes = kMiB;
 
 // --- Requests.
 inline constexpr size_t kMaxHttpBodyBytes = 64 * kMiB;
@@ -57,12 +63,17 @@ inline constexpr int kPingIntervalMs = 5'000;
 inline constexpr int kMaxJsonDepth = 64;
 inline constexpr int kMaxQueuedRequests = 256;
 inline constexpr int kMaxConversationIdBytes = 256;
+inline constexpr size_t kMaxKeysFileBytes = kMiB;
 inline constexpr int kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopStringBytes = 1024;
 inline constexpr int kMaxTopLogprobs = 20;
 inline constexpr int kMaxLogitBias = 1024;
 inline constexpr int kRepeatPenaltyWindow = 64;         // tokens of prompt and output that repeat_penalty looks at
 inline constexpr int kMaxListedConversations = 1000;    // one page of GET /v1/kv/conversations
+
+// --- Text.
+inline constexpr uint32_t kPreTokenizerMatchLimit = 50'000'000;      // PCRE2's own count of its steps in one match
+inline constexpr size_t kPreTokenizerJitStackBytes = 4 * kMiB;      // grown only by a pattern that backtracks deep
 
 // --- The template helper (an untrusted program runs in it).
 inline constexpr size_t kTemplateHelperMemoryBytes = 600 * kMiB;
@@ -91,6 +102,8 @@ inline constexpr int kSaveSilentMs = 60'000;            // a save that makes no 
 
 static_assert(kDefaultChunkTokens % kPageTokens == 0 && kMaxChunkTokens % kPageTokens == 0, "chunks end on the grid");
 static_assert(kMaxChunkTokens <= kMaxStepTokens, "one chunk fits in a step");
+static_assert(kMaxChunkTokens + kMaxSessions <= kMaxStepTokens, "a step holds one whole chunk and a row of every session");
+static_assert(kMaxGgufReadElements >= 4ull * kMaxVocab, "tokens, scores and merges of the largest vocabulary can be read");
 static_assert(kMaxSessions <= kMaxStepSlices, "every live session can have a row in one step");
 static_assert(kIoBufferBytes % kBlockBytes == 0, "direct I/O needs whole blocks");
 static_assert(kMaxHttpBodyBytes <= kMaxWireMessageBytes && kMaxHttpBodyBytes <= kMaxJournalFrameBytes,
