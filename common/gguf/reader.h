@@ -2,19 +2,18 @@
 //
 // What must stay true:
 //  - Nothing outside the mapped bytes is ever read: every length, count and offset of the file is checked in 64-bit
-//    arithmetic that cannot overflow, before it is used or allocated for.
-//  - After Open, every tensor lies inside its file, does not overlap another, and has a type with a known block size.
-//    Whether its shape is the one that the architecture wants is model_shape.h's question.
+//    arithmetic that cannot overflow, before it is used or allocated for (header_parser.cc).
+//  - After Open, every tensor lies inside its file, does not overlap another, and has a type that we take. Whether its
+//    shape is the one that the architecture wants is model_shape.h's question.
 //  - Names of split files come from the opened path only, never from what a file says.
 //  - Failures name the file, the field and, where it helps, the byte offset. A file that is not what it claims is
-//    DataLoss; a type or version that this product does not take is Unimplemented.
+//    DataLoss; a version or tensor type that this product does not take is Unimplemented.
 //
 // A mapped file that is cut short afterwards would raise SIGBUS on the next touch; no reader can prevent that. Open
-// compares the size once more after mapping, and CheckUnchanged() is there for those who read tensors much later.
+// compares the size once more after reading the header, and CheckUnchanged() is there for who reads tensors much later.
 #ifndef LAYOVER_COMMON_GGUF_READER_H_
 #define LAYOVER_COMMON_GGUF_READER_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,25 +25,16 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/gguf/header_parser.h"
 
 namespace layover {
-
-struct GgufTensor {
-  std::string name;
-  uint32_t type = 0;                           // id of WeightTypeInfo, always one that is supported
-  int n_dims = 0;                              // as written, 1 to 4
-  std::array<int64_t, 4> dims = {1, 1, 1, 1};  // dims[0] is the contiguous one: {in, out, ...}
-  uint64_t bytes = 0;
-  const std::byte* data = nullptr;  // in the map; no alignment beyond the block's own
-  int split = 0;                    // index of the file that holds it
-};
 
 class GgufFile {
  public:
   // `path` is the file, or the first file of a split set (NAME-00001-of-000NN.gguf; the others stand beside it).
   static absl::StatusOr<std::unique_ptr<GgufFile>> Open(const std::string& path);
   // One file from memory; `name` stands for the path in messages.
-  static absl::StatusOr<std::unique_ptr<GgufFile>> FromBytes(std::string bytes, const std::string& name);
+  static absl::StatusOr<std::unique_ptr<GgufFile>> FromBytes(std::string_view bytes, const std::string& name);
   ~GgufFile();
   GgufFile(const GgufFile&) = delete;
   GgufFile& operator=(const GgufFile&) = delete;
@@ -59,9 +49,9 @@ class GgufFile {
   std::vector<FileSize> files() const;  // in split order
   uint64_t total_bytes() const;         // of all files
 
-  // Metadata of the first file. Nothing if the key is absent; InvalidArgument naming file and key if its value has
-  // another type or does not fit. Integers of any width are taken for GetInt and GetFloat, f32 and f64 for GetFloat.
-  bool Has(std::string_view key) const;
+  // Metadata of the first file. Nothing if the key is absent; DataLoss naming file and key if its value has another
+  // type or does not fit. Integers of any width are taken for GetInt and GetFloat, f32 and f64 for GetFloat.
+  bool Has(std::string_view key) const { return FindValue(key) != nullptr; }
   bool IsArray(std::string_view key) const;  // false if absent
   absl::StatusOr<std::optional<int64_t>> GetInt(std::string_view key) const;
   absl::StatusOr<std::optional<double>> GetFloat(std::string_view key) const;
@@ -71,7 +61,7 @@ class GgufFile {
   absl::StatusOr<std::optional<std::vector<int64_t>>> GetInts(std::string_view key) const;  // bools count as 0 and 1
   absl::StatusOr<std::optional<std::vector<double>>> GetFloats(std::string_view key) const;
   absl::StatusOr<std::optional<uint64_t>> GetArrayLength(std::string_view key) const;
-  std::vector<std::string> Keys() const;  // in file order
+  std::vector<std::string> Keys() const { return keys_; }  // in file order
 
   const std::vector<GgufTensor>& tensors() const { return tensors_; }  // in file order, split after split
   const GgufTensor* FindTensor(std::string_view name) const;           // null if there is none
@@ -80,25 +70,23 @@ class GgufFile {
   absl::Status CheckUnchanged() const;
 
  private:
-  friend class GgufParser;
   struct Part;  // one file: its bytes and how they are held
-  // A metadata value that Open has checked to lie inside the file.
-  struct Value {
-    uint32_t type = 0;  // of the value, or of the elements
-    bool is_array = false;
-    uint64_t count = 1;  // elements
-    const std::byte* data = nullptr;
-  };
   GgufFile();
 
-  const Value* FindValue(std::string_view key) const;
-  absl::Status WrongType(std::string_view key, const Value& value, std::string_view wanted) const;
+  static absl::StatusOr<std::unique_ptr<Part>> MapPart(const std::string& path);
+  absl::StatusOr<GgufHeader> AddPart(std::unique_ptr<Part> part);
+  absl::Status AdoptFirst(GgufHeader header);
+  absl::Status AdoptTensors(std::vector<GgufTensor> tensors, int split);
+  absl::Status OpenSiblings();
+  const GgufValue* FindValue(std::string_view key) const;
+  absl::Status WrongType(std::string_view key, const GgufValue& value, std::string_view wanted) const;
+  absl::Status CheckReadable(std::string_view key, const GgufValue& value) const;
 
   std::string path_;
   std::string architecture_;
   std::vector<std::unique_ptr<Part>> parts_;
   std::vector<std::string> keys_;
-  absl::flat_hash_map<std::string, Value> values_;
+  absl::flat_hash_map<std::string, GgufValue> values_;
   std::vector<GgufTensor> tensors_;
   absl::flat_hash_map<std::string, size_t> tensor_index_;
 };

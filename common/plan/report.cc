@@ -1,0 +1,147 @@
+#include "common/plan/report.h"
+
+#include <map>
+
+#include "common/gguf/weight_types.h"
+#include "common/limits.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+
+namespace layover {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string Size(uint64_t bytes) {
+  if (bytes >= limits::kGiB) return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / limits::kGiB);
+  if (bytes >= limits::kMiB) return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / limits::kMiB);
+  return fmt::format("{:.1f} KiB", static_cast<double>(bytes) / limits::kKiB);
+}
+
+// Untrusted text for a terminal: no control characters.
+std::string Printable(std::string_view text) {
+  std::string out;
+  for (const char c : text.substr(0, 100)) out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  return out;
+}
+
+std::map<uint32_t, int> CountTypes(const GgufFile& file) {
+  std::map<uint32_t, int> counts;
+  for (const GgufTensor& tensor : file.tensors()) ++counts[tensor.type];
+  return counts;
+}
+
+std::string RopeText(const RopeShape& rope) {
+  std::string text = fmt::format("{} dims, base {}", rope.n_rot, rope.freq_base);
+  if (rope.freq_base_window > 0) text += fmt::format(" (window layers {})", rope.freq_base_window);
+  if (rope.scaling == RopeScaling::kLinear) text += fmt::format(", linear x{}", rope.factor);
+  if (rope.scaling == RopeScaling::kYarn) text += fmt::format(", yarn x{} of {}", rope.factor, rope.original_context);
+  if (rope.has_freq_factors) text += ", frequency factors";
+  return text;
+}
+
+std::string LayersText(const ModelShape& shape) {
+  int full = 0, window = 0, recurrent = 0;
+  for (const LayerShape& layer : shape.layers) {
+    full += layer.kind == LayerKind::kFullAttention;
+    window += layer.kind == LayerKind::kSlidingWindow;
+    recurrent += layer.kind == LayerKind::kRecurrent;
+  }
+  std::string text = fmt::format("{} ({} full attention", shape.n_layers, full);
+  if (window > 0) text += fmt::format(", {} with a window of {}", window, shape.window);
+  if (recurrent > 0) text += fmt::format(", {} recurrent", recurrent);
+  text += ")";
+  if (shape.n_extra_blocks > 0) text += fmt::format(", {} further blocks are skipped", shape.n_extra_blocks);
+  return text;
+}
+
+}  // namespace
+
+std::string InspectText(const GgufFile& file, const ModelShape& shape) {
+  std::string text;
+  const auto line = [&text](std::string_view what, const std::string& value) {
+    text += fmt::format("{:<14} {}\n", what, value);
+  };
+  line("file", fmt::format("{}{}", file.path(),
+                           file.files().size() > 1 ? fmt::format(" and {} more", file.files().size() - 1) : ""));
+  line("size", fmt::format("{} ({} bytes)", Size(file.total_bytes()), file.total_bytes()));
+  if (!shape.name.empty()) line("name", Printable(shape.name));
+  line("architecture", shape.architecture);
+  line("layers", LayersText(shape));
+  line("embedding", fmt::format("{}", shape.n_embd));
+  line("heads", fmt::format("{} query, {} K/V, {} dims", shape.n_head, shape.n_head_kv, shape.head_dim_k));
+  if (shape.n_ff > 0) line("feed-forward", fmt::format("{}", shape.n_ff));
+  if (shape.experts.count > 0) {
+    line("experts",
+         fmt::format("{} of {}, width {}{}", shape.experts.used, shape.experts.count, shape.experts.n_ff,
+                     shape.experts.n_ff_shared > 0 ? fmt::format(", shared {}", shape.experts.n_ff_shared) : ""));
+  }
+  if (shape.recurrent.conv_taps > 0) {
+    line("recurrent", fmt::format("{} key heads, {} value heads, {} dims", shape.recurrent.key_heads,
+                                  shape.recurrent.value_heads, shape.recurrent.dim));
+  }
+  line("vocabulary", fmt::format("{}{}", shape.n_vocab, shape.tied_output ? ", head tied to the embedding" : ""));
+  line("context", fmt::format("{} in training", shape.context_train));
+  line("rope", RopeText(shape.rope));
+  std::string types;
+  for (const auto& [type, count] : CountTypes(file)) {
+    types += fmt::format("{}{} {}", types.empty() ? "" : ", ", count, WeightTypeInfo(type)->name);
+  }
+  line("tensors", types);
+  return text;
+}
+
+std::string InspectJson(const GgufFile& file, const ModelShape& shape) {
+  ordered_json json;
+  json["architecture"] = shape.architecture;
+  json["n_layers"] = shape.n_layers;
+  json["n_embd"] = shape.n_embd;
+  json["n_head"] = shape.n_head;
+  json["n_head_kv"] = shape.n_head_kv;
+  json["n_vocab"] = shape.n_vocab;
+  json["context_train"] = shape.context_train;
+  json["bytes"] = file.total_bytes();
+  json["types"] = ordered_json::object();
+  for (const auto& [type, count] : CountTypes(file)) json["types"][std::string(WeightTypeInfo(type)->name)] = count;
+  return json.dump();
+}
+
+std::string PlanText(const Plan& plan) {
+  std::string text =
+      fmt::format("context {} tokens, {} sessions, K/V {}\n\n", plan.context, plan.sessions, plan.kv_type);
+  text += fmt::format("{:<6}{:<10}{:<10}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "stage", "device", "layers", "weights",
+                      "K/V", "state", "scratch", "total");
+  uint64_t total = 0;
+  for (const StagePlan& stage : plan.stages) {
+    text +=
+        fmt::format("{:<6}{:<10}{:<10}{:>12}{:>12}{:>12}{:>12}{:>12}\n", stage.stage, stage.device,
+                    fmt::format("{}-{}", stage.layers.begin, stage.layers.end - 1), Size(stage.weight_bytes),
+                    Size(stage.kv_bytes), Size(stage.state_bytes), Size(stage.scratch_bytes), Size(stage.total_bytes));
+    total += stage.total_bytes;
+  }
+  text += fmt::format("{:>86}\n", Size(total));
+  return text;
+}
+
+std::string PlanJson(const Plan& plan) {
+  ordered_json json;
+  json["context"] = plan.context;
+  json["sessions"] = plan.sessions;
+  json["kv_type"] = plan.kv_type;
+  json["stages"] = ordered_json::array();
+  for (const StagePlan& stage : plan.stages) {
+    ordered_json entry;
+    entry["stage"] = stage.stage;
+    entry["device"] = stage.device;
+    entry["layers"] = {stage.layers.begin, stage.layers.end};
+    entry["weight_bytes"] = stage.weight_bytes;
+    entry["kv_bytes"] = stage.kv_bytes;
+    entry["state_bytes"] = stage.state_bytes;
+    entry["scratch_bytes"] = stage.scratch_bytes;
+    entry["total_bytes"] = stage.total_bytes;
+    json["stages"].push_back(std::move(entry));
+  }
+  return json.dump();
+}
+
+}  // namespace layover
