@@ -94,10 +94,13 @@ inline constexpr size_t kIoBufferBytes = 2 * kMiB;      // one request to the di
 inline constexpr int kIoBuffers = 4;                    // in flight per stage
 inline constexpr uint64_t kMaxSegmentBytes = 1ull << 42;
 inline constexpr uint64_t kMaxSegmentRecords = 64ull << 20;
+inline constexpr size_t kMaxRecordBytes = 64 * kMiB;    // one payload: it is handed over in one piece
+inline constexpr size_t kMinRunBytes = 256 * kKiB;      // shorter runs are joined: a block of padding stays below 2 %
 inline constexpr size_t kMaxManifestBytes = 64 * kMiB;
 inline constexpr size_t kMaxManifestSegments = 65'536;
 inline constexpr size_t kMaxJournalFrameBytes = 64 * kMiB;
 inline constexpr uint64_t kMaxJournalBytes = 1ull << 40;
+inline constexpr size_t kMaxJournalPendingBytes = 256 * kMiB;  // frames kept in memory while the disk refuses them
 inline constexpr int kSaveSilentMs = 60'000;            // a save that makes no progress for so long is aborted
 
 static_assert(kDefaultChunkTokens % kPageTokens == 0 && kMaxChunkTokens % kPageTokens == 0, "chunks end on the grid");
@@ -106,6 +109,8 @@ static_assert(kMaxChunkTokens + kMaxSessions <= kMaxStepTokens, "a step holds on
 static_assert(kMaxGgufReadElements >= 4ull * kMaxVocab, "tokens, scores and merges of the largest vocabulary can be read");
 static_assert(kMaxSessions <= kMaxStepSlices, "every live session can have a row in one step");
 static_assert(kIoBufferBytes % kBlockBytes == 0, "direct I/O needs whole blocks");
+static_assert(kMaxContextTokens * sizeof(int32_t) <= kMaxRecordBytes, "a conversation's token ids fit into one record");
+static_assert(kMaxJournalFrameBytes < kMaxJournalPendingBytes, "any one frame can wait");
 static_assert(kMaxHttpBodyBytes <= kMaxWireMessageBytes && kMaxHttpBodyBytes <= kMaxJournalFrameBytes,
               "what a request may say fits into the messages and frames that carry it on");
 static_assert(kMaxHttpConnectionsReserved < kMaxHttpConnections);
