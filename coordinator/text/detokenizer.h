@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "coordinator/text/utf8.h"
+
 namespace layover {
 
 class Tokenizer;
@@ -27,9 +29,6 @@ class StreamingDetokenizer {
 
 // The text of whole ids; ids outside the vocabulary add nothing. Control tokens show only if `show_special`.
 std::string Detokenize(const Tokenizer& tokenizer, std::span<const int32_t> ids, bool show_special);
-
-// A copy in which every broken part is U+FFFD.
-std::string ToValidUtf8(std::string_view bytes);
 
 }  // namespace layover
 
