@@ -3,7 +3,7 @@
 add_library(layover_options INTERFACE)
 target_include_directories(layover_options INTERFACE ${CMAKE_SOURCE_DIR})
 # The product of two floats and a sum must round where the source says so (invariant 1), so no contraction anywhere.
-target_compile_options(layover_options INTERFACE -Wall -Wextra -Wshadow -Wno-unused-parameter -Wno-missing-field-initializers
+target_compile_options(layover_options INTERFACE -Wall -Wextra -Wshadow -Wno-unused-parameter -Wno-missing-field-initializers -Wno-maybe-uninitialized
                        -ffp-contract=off -fno-fast-math)
 if(LAYOVER_WERROR)
   target_compile_options(layover_options INTERFACE -Werror)

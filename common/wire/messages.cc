@@ -89,7 +89,7 @@ template <typename Ar> void Visit(Ar& ar, SamplerSpec& m) {
 }
 template <typename Ar> void Visit(Ar& ar, StepSlice& m) {
   Fields(ar, m.session, m.begin, m.tokens, m.new_pages, m.copies, m.wish, m.sampler, m.output_begin, m.top_logprobs,
-         m.row_digest, m.raw_rows);
+         m.row_digest, m.raw_rows, m.next_token);
 }
 template <typename Ar> void Visit(Ar& ar, Step& m) { Fields(ar, m.slices); }
 template <typename Ar> void Visit(Ar& ar, SegmentRef& m) {

@@ -103,6 +103,7 @@ struct StepSlice {
   int32_t top_logprobs = -1;            // kSample: -1 none; kReport: how many
   bool row_digest = false;
   bool raw_rows = false;                // kReport: send the float32 rows too
+  int32_t next_token = -1;              // kReport: what follows the slice; -1 at the text's end
 };
 
 // ORDERED. One micro-batch.

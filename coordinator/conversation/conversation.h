@@ -1,0 +1,97 @@
+// What the coordinator knows of a conversation: its branches with their tokens, which of them are live on the stages,
+// and what the store holds of it. Plain state, changed by the engine's thread only; the files behind it are touched by
+// the store thread only.
+#ifndef LAYOVER_COORDINATOR_CONVERSATION_CONVERSATION_H_
+#define LAYOVER_COORDINATOR_CONVERSATION_CONVERSATION_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/digest.h"
+#include "common/storage/journal.h"
+#include "coordinator/service.h"
+
+namespace layover {
+
+struct Turn;
+
+// The store thread's side of a conversation.
+struct ConversationFiles {
+  std::unique_ptr<Journal> journal;
+};
+
+// One line of a conversation. A side request (a title, a sub-agent) that shares little of the trunk gets a branch of its
+// own, so that it does not push the trunk out.
+struct Branch {
+  std::vector<int32_t> path;     // all journalled tokens, prompt and output
+  int64_t fed = 0;               // tokens of path whose state existed at some time: what recomputing is counted against
+  int64_t turn = kNoTurn;        // the journal's number of its last turn
+  uint64_t session = 0;          // live on the stages; 0: not
+  Turn* running = nullptr;       // the turn that extends it now
+  int64_t last_used_ms = 0;      // monotonic
+};
+
+// What the newest manifest says.
+struct SavedImage {
+  int64_t generation = 0;        // 0: none
+  int64_t n_tokens = 0;
+  Digest prefix;                 // of those token ids
+  int64_t bytes = 0;
+  std::vector<SegmentInfo> segments;
+  bool refused = false;          // a restore failed: not tried again by requests until the next save
+};
+
+struct Conversation {
+  std::string owner;
+  std::string id;                // empty: anonymous, neither journalled nor saved
+  std::string folder;            // 64 hex digits
+  bool loaded = false;           // the journal has been read into `branches`
+  bool loading = false;
+  std::shared_ptr<ConversationFiles> files;
+
+  std::vector<std::unique_ptr<Branch>> branches;  // [0] is the trunk; never empty
+  SavedImage saved;
+  int64_t next_generation = 1;
+  bool saving = false;
+  bool restoring = false;
+  bool deleting = false;
+  int waiting_turns = 0;         // admitted or queued, not ended
+
+  int64_t journalled_n = 0;      // tokens of the trunk in the journal, also while not loaded
+  int64_t created_at = 0;        // Unix seconds
+  int64_t last_used_at = 0;
+  std::string last_error;
+  std::optional<std::pair<int64_t, int64_t>> last_save;
+  std::optional<Divergence> divergence;
+
+  bool anonymous() const { return id.empty(); }
+  Branch& trunk() { return *branches.front(); }
+  const Branch& trunk() const { return *branches.front(); }
+  bool Active() const;           // a turn runs on some branch
+};
+
+// Tokens that two sequences share from their beginning.
+int64_t CommonPrefix(std::span<const int32_t> a, std::span<const int32_t> b);
+
+// How a prompt is served from what a conversation holds (invariant 9: an id is a hint; only equal tokens are reused).
+struct ReusePlan {
+  Branch* branch = nullptr;      // whose path the prompt follows furthest; null: none shares anything
+  int64_t common = 0;            // tokens of branch->path that the prompt begins with
+  int64_t live_n = 0;            // of them fed and live on the stages: reused at once
+  int64_t saved_n = 0;           // of them in the store's image; only if that is more than live_n
+  bool fork = false;             // the branch is running, or the prompt leaves it early: work on a session of its own
+};
+
+// `fed_live(branch)`: tokens of the branch's live session. The last token of a prompt is always fed again, so that there
+// are logits: reuse ends one before it.
+ReusePlan PlanReuse(const Conversation& conversation, std::span<const int32_t> prompt,
+                    const std::function<std::span<const int32_t>(const Branch&)>& live_tokens);
+
+}  // namespace layover
+
+#endif  // LAYOVER_COORDINATOR_CONVERSATION_CONVERSATION_H_

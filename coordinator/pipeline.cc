@@ -1,0 +1,196 @@
+#include "coordinator/pipeline.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "common/status.h"
+
+namespace layover {
+namespace {
+
+constexpr int kFull = static_cast<int>(PageClass::kFull);
+
+}  // namespace
+
+Pipeline::Pipeline(StageGroup* stages, const LedgerConfig& ledger, const SchedulerConfig& scheduler, int max_step_tokens,
+                   Listener* listener)
+    : stages_(stages), listener_(listener), ledger_(ledger), scheduler_(scheduler), scheduler_config_(scheduler) {
+  LAYOVER_CHECK(scheduler.chunk_tokens + scheduler.max_slices <= max_step_tokens);
+}
+
+absl::StatusOr<SessionId> Pipeline::Open() {
+  const SessionId session = next_session_;
+  RETURN_IF_ERROR(ledger_.Open(session));
+  ++next_session_;
+  sessions_[session];
+  stages_->SendOrdered(wire::OpenSession{session});
+  return session;
+}
+
+absl::StatusOr<SessionId> Pipeline::Fork(SessionId source, int64_t length) {
+  const SessionId session = next_session_;
+  ASSIGN_OR_RETURN(const PageLedger::Fork fork, ledger_.ForkSession(source, session, length));
+  ++next_session_;
+  const std::vector<int32_t>& from = sessions_.at(source).tokens;
+  sessions_[session].tokens.assign(from.begin(), from.begin() + length);
+  stages_->SendOrdered(wire::ForkSession{source, session, length, fork.pages[kFull], fork.copies[kFull]});
+  return session;
+}
+
+absl::Status Pipeline::Truncate(SessionId session, int64_t length) {
+  LAYOVER_CHECK(!Running(session));
+  RETURN_IF_ERROR(ledger_.Truncate(session, length));
+  sessions_.at(session).tokens.resize(static_cast<size_t>(length));
+  const auto n_pages = static_cast<int32_t>(ledger_.Pages(session, PageClass::kFull).size());
+  stages_->SendOrdered(wire::TruncateSession{session, length, n_pages});
+  return absl::OkStatus();
+}
+
+void Pipeline::Close(SessionId session) {
+  LAYOVER_CHECK(!Running(session));
+  ledger_.Close(session);
+  sessions_.erase(session);
+  stages_->SendOrdered(wire::CloseSession{session});
+}
+
+absl::StatusOr<Pipeline::Shadow> Pipeline::OpenShadow(std::vector<int32_t> tokens) {
+  const SessionId session = next_session_;
+  RETURN_IF_ERROR(ledger_.Open(session));
+  if (!tokens.empty()) {
+    auto grown = ledger_.Grow(session, static_cast<int64_t>(tokens.size()));
+    if (!grown.ok()) {
+      ledger_.Close(session);
+      return grown.status();
+    }
+  }
+  ++next_session_;
+  sessions_[session].tokens = std::move(tokens);
+  return Shadow{session, ledger_.Pages(session, PageClass::kFull)};
+}
+
+void Pipeline::Run(SessionId id, std::span<const int32_t> tokens, const RunSpec& spec) {
+  Session& session = sessions_.at(id);
+  LAYOVER_CHECK(!tokens.empty());
+  session.waiting.assign(tokens.begin(), tokens.end());
+  session.spec = spec;
+  session.stopping = false;
+  const auto fed = static_cast<int64_t>(session.tokens.size());
+  scheduler_.Add(id, fed, fed + static_cast<int64_t>(tokens.size()), spec.samples);
+}
+
+void Pipeline::Continue(SessionId id, int32_t token) {
+  sessions_.at(id).waiting.push_back(token);
+  scheduler_.Extend(id);
+}
+
+void Pipeline::EndRun(SessionId id) { scheduler_.Remove(id); }
+
+void Pipeline::Stop(SessionId id) {
+  scheduler_.Stop(id);
+  sessions_.at(id).stopping = true;
+  if (!scheduler_.Idle(id)) return;
+  scheduler_.Remove(id);
+  listener_->OnStopped(id);
+}
+
+void Pipeline::Pump() {
+  while (stages_->up()) {
+    std::optional<Scheduler::StepPlan> plan = scheduler_.Next();
+    if (!plan.has_value()) return;
+    InFlight step;
+    wire::Step message;
+    for (const Scheduler::PlannedSlice& planned : plan->slices) {
+      if (std::optional<wire::StepSlice> slice = MakeSlice(planned)) {
+        message.slices.push_back(std::move(*slice));
+      } else {
+        step.dropped.push_back(planned.session);
+      }
+    }
+    step.plan = std::move(*plan);
+    if (message.slices.empty()) {
+      FinishStep(step, {});
+      continue;
+    }
+    step.seq = stages_->SendOrdered(std::move(message));
+    in_flight_.push_back(std::move(step));
+  }
+}
+
+std::optional<wire::StepSlice> Pipeline::MakeSlice(const Scheduler::PlannedSlice& planned) {
+  Session& session = sessions_.at(planned.session);
+  if (session.stopping) return std::nullopt;
+  auto growth = ledger_.Grow(planned.session, planned.end);
+  while (!growth.ok() && listener_->OnStarved(planned.session)) growth = ledger_.Grow(planned.session, planned.end);
+  if (!growth.ok()) {
+    session.stopping = true;
+    return std::nullopt;
+  }
+  const int64_t count = planned.end - planned.begin;
+  wire::StepSlice slice;
+  slice.session = planned.session;
+  slice.begin = planned.begin;
+  slice.tokens.assign(session.waiting.begin(), session.waiting.begin() + count);
+  session.waiting.erase(session.waiting.begin(), session.waiting.begin() + count);
+  session.tokens.insert(session.tokens.end(), slice.tokens.begin(), slice.tokens.end());
+  slice.new_pages = std::move(growth->new_pages[kFull]);
+  slice.copies = std::move(growth->copies[kFull]);
+  const RunSpec& spec = session.spec;
+  slice.top_logprobs = spec.top_logprobs;
+  if (spec.report_rows) {
+    slice.wish = wire::RowWish::kReport;
+    slice.raw_rows = spec.raw_rows;
+    if (!session.waiting.empty()) slice.next_token = session.waiting.front();
+  } else if (planned.sample) {
+    slice.wish = wire::RowWish::kSample;
+    slice.sampler = spec.sampler;
+    slice.output_begin = spec.output_begin;
+    slice.row_digest = spec.row_digest;
+  }
+  return slice;
+}
+
+void Pipeline::OnStepDone(int stage, uint64_t seq, const wire::StepDone& done) {
+  if (stage + 1 != stages_->n_stages()) return;  // progress only
+  LAYOVER_CHECK(!in_flight_.empty() && in_flight_.front().seq == seq);
+  const InFlight step = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  FinishStep(step, done);
+}
+
+void Pipeline::FinishStep(const InFlight& step, const wire::StepDone& done) {
+  scheduler_.StepDone(step.plan);
+  size_t next_result = 0;
+  for (const Scheduler::PlannedSlice& planned : step.plan.slices) {
+    const SessionId id = planned.session;
+    Session& session = sessions_.at(id);
+    const bool dropped = std::find(step.dropped.begin(), step.dropped.end(), id) != step.dropped.end();
+    const wire::SliceResult* result = nullptr;
+    if (!dropped && next_result < done.results.size()) result = &done.results[next_result++];
+    if (session.stopping || dropped) {
+      if (!scheduler_.Idle(id)) continue;
+      scheduler_.Remove(id);
+      if (dropped) {
+        listener_->OnRunFailed(id, ResourceExhausted("no page is free for the next tokens"));
+      } else {
+        listener_->OnStopped(id);
+      }
+      continue;
+    }
+    listener_->OnFed(id, planned.end);
+    if (result == nullptr) continue;
+    if (session.spec.report_rows) {
+      listener_->OnRows(id, result->rows);
+    } else if (planned.sample && !result->rows.empty()) {
+      listener_->OnSampled(id, result->rows.front());
+    }
+  }
+}
+
+void Pipeline::Reset() {
+  scheduler_.Clear();
+  in_flight_.clear();
+  sessions_.clear();
+  ledger_.CloseAll();
+}
+
+}  // namespace layover

@@ -1,0 +1,118 @@
+// The coordinator's end of the stage workers: spawns them, loads them, watches them, restarts the one that dies, and
+// numbers what they are told. One thread uses it.
+//
+// What must stay true:
+//  - One sequence of ordered messages goes to all stages; `epoch` rises when any stage is lost, and everything of the
+//    old epoch (messages, frames, results) is dropped on both sides.
+//  - A lost stage is restarted alone; the others only forget their sessions (Reset).
+//  - A worker is known dead by its pidfd, known hung by a progress counter that stands still while work is due.
+#ifndef LAYOVER_COORDINATOR_STAGE_GROUP_H_
+#define LAYOVER_COORDINATOR_STAGE_GROUP_H_
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/plan/stage_plan.h"
+#include "common/topology.h"
+#include "common/wire/messages.h"
+#include "common/wire/socket.h"
+
+namespace layover {
+
+enum class StageState { kLoading, kUp, kRestarting, kDown };
+
+struct StageStatus {
+  int stage = 0;
+  int pid = 0;
+  std::string device;
+  LayerRange layers;
+  StageState state = StageState::kLoading;
+  uint64_t last_seq = 0;   // of the last step it finished
+};
+
+class StageGroup {
+ public:
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    // Every stage is up in a fresh epoch: no sessions exist.
+    virtual void OnStagesUp() = 0;
+    // From now until OnStagesUp nothing can be sent; all sessions are gone.
+    virtual void OnStageLost(int stage, const absl::Status& why) = 0;
+    // A stage cannot be brought up (again).
+    virtual void OnStageDown(int stage, const absl::Status& why) = 0;
+    virtual void OnStageMessage(int stage, uint64_t seq, const wire::FromStage& message) = 0;
+  };
+
+  static absl::StatusOr<std::unique_ptr<StageGroup>> Create(const Topology& topology, const Plan& plan, Listener* listener);
+  ~StageGroup();  // ends the workers
+
+  absl::Status Start();
+
+  bool up() const;
+  // Sends to every stage, numbered; returns the number. Only while up.
+  uint64_t SendOrdered(const wire::ToStage& message);
+  void SendTo(int stage, const wire::ToStage& message);  // not ordered
+  void SendToAll(const wire::ToStage& message);
+
+  // What to wait for, and what to do when some of it is ready or time has passed. `work_due`: steps are in flight.
+  std::vector<wire::PollItem> PollItems();
+  void HandleEvents(bool work_due);
+
+  int n_stages() const { return static_cast<int>(stages_.size()); }
+  std::vector<StageStatus> Status() const;
+  // From the workers' Ready, complete once all have been up: [n_layers + 2] layers, embedding, head; and the fingerprint.
+  const std::vector<Digest>& weight_digests() const { return weight_digests_; }
+  const std::string& numerics() const { return numerics_; }
+
+  // Tells the workers to end and waits for them.
+  void Shutdown();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Stage {
+    StageStatus status;
+    int pidfd = -1;
+    bool configured = false;
+    uint64_t progress = 0;
+    Clock::time_point last_sign;            // of progress, or of anything while no work is due
+    std::deque<Clock::time_point> restarts; // within the last hour
+    std::string fault;                      // what it said before it died
+  };
+
+  StageGroup(const Topology& topology, const Plan& plan, Listener* listener);
+  absl::Status Spawn(Stage& stage);
+  wire::Configure ConfigureFor(const Stage& stage) const;
+  std::string DataEndpoint(int stage) const;
+  absl::Status SendRaw(int stage, const wire::Envelope& envelope, const wire::ToStage& message);
+  void ReceiveMessages();
+  void TakeMessage(const std::string& routing_id, const wire::Envelope& envelope, const wire::FromStage& message);
+  void TakeReady(const wire::Ready& ready);
+  void ReapDead();
+  void KillHung(bool work_due);
+  void Lose(Stage& stage, const absl::Status& why);
+  void StopProcess(Stage& stage);
+
+  const Topology& topology_;
+  const Plan& plan_;
+  Listener* const listener_;
+  std::string directory_;                   // private, 0700: the sockets
+  wire::SocketContext context_;
+  std::unique_ptr<wire::Socket> control_;
+  uint32_t epoch_ = 1;
+  uint64_t next_seq_ = 1;
+  std::vector<Stage> stages_;
+  std::vector<Digest> weight_digests_;
+  std::string numerics_;
+  bool shutting_down_ = false;
+};
+
+}  // namespace layover
+
+#endif  // LAYOVER_COORDINATOR_STAGE_GROUP_H_

@@ -1,0 +1,48 @@
+// The sessions of one stage: the tokens that each has been fed and the pages that hold them. A mirror of the
+// coordinator's ledger, changed only by ordered messages, so that every stage agrees at every cut.
+#ifndef LAYOVER_STAGE_WORKER_SESSION_TABLE_H_
+#define LAYOVER_STAGE_WORKER_SESSION_TABLE_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/wire/messages.h"
+#include "stage_worker/kv_pages.h"
+
+namespace layover {
+
+struct StageSession {
+  std::vector<int32_t> tokens;  // all that have been fed; its size is the session's length
+  std::vector<int32_t> pages;   // page table: tokens [64 j, 64 j + 64) lie in pages[j]
+};
+
+// Errors are Internal: the coordinator and this stage disagree, which no request can cause; the worker faults.
+class SessionTable {
+ public:
+  SessionTable(const KvPages& pages, Stream& stream) : pages_(pages), stream_(stream) {}
+
+  absl::Status Open(uint64_t id);
+  absl::Status Fork(const wire::ForkSession& fork);
+  absl::Status Truncate(const wire::TruncateSession& cut);
+  absl::Status Close(uint64_t id);
+  // A restored session enters whole.
+  absl::Status Adopt(uint64_t id, StageSession session);
+  // Takes a slice's pages and tokens in; the rows themselves are written by the step.
+  absl::Status Extend(const wire::StepSlice& slice);
+
+  const StageSession* Find(uint64_t id) const;
+  void Clear() { sessions_.clear(); }
+
+ private:
+  absl::Status CheckPages(const std::vector<int32_t>& pages) const;
+
+  const KvPages& pages_;
+  Stream& stream_;
+  std::map<uint64_t, StageSession> sessions_;
+};
+
+}  // namespace layover
+
+#endif  // LAYOVER_STAGE_WORKER_SESSION_TABLE_H_

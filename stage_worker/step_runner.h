@@ -1,0 +1,61 @@
+// One step on one stage: from the message's slices to device inputs, through the model, to activations for the next
+// stage or to sampled tokens. Knows nothing of sockets.
+#ifndef LAYOVER_STAGE_WORKER_STEP_RUNNER_H_
+#define LAYOVER_STAGE_WORKER_STEP_RUNNER_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/wire/messages.h"
+#include "kernels/ops.h"
+#include "stage_worker/models/model.h"
+#include "stage_worker/session_table.h"
+
+namespace layover {
+
+class StepRunner {
+ public:
+  struct Config {
+    int n_embd = 0;
+    int n_vocab = 0;
+    int n_vocab_text = 0;  // logits beyond are padding
+    int step_rows = 0;
+    int logits_rows = 0;
+    int context = 0;
+    bool owns_head = false;
+  };
+  static absl::StatusOr<std::unique_ptr<StepRunner>> Create(Device& device, Stream& stream, Model& model, const Config& config);
+
+  // Rows of the step; also checks its size. The sessions have been extended by the slices already.
+  absl::StatusOr<int> Prepare(const wire::Step& step, const SessionTable& sessions);
+
+  // Rows of the residual stream in host memory, [n_rows, n_embd]: filled by the caller before Run unless this is the
+  // first stage, and to be sent on after Run unless it is the last.
+  float* rows() { return rows_.data(); }
+  absl::Status Run(bool takes_rows, bool gives_rows);
+
+  // Last stage, after Run: samples and reports, as each slice wishes.
+  absl::StatusOr<std::vector<wire::SliceResult>> Results(const wire::Step& step, const SessionTable& sessions);
+
+ private:
+  StepRunner(Stream& stream, Model& model, const Config& config) : stream_(stream), model_(model), config_(config) {}
+
+  absl::Status ComputeLogits(const std::vector<int32_t>& row_indices, size_t begin, size_t count);
+  void ReportRow(const wire::StepSlice& slice, int row_in_slice, const float* logits, wire::SliceResult* result) const;
+  void SampleRow(const wire::StepSlice& slice, const StageSession& session, const float* logits,
+                 wire::SliceResult* result) const;
+
+  Stream& stream_;
+  Model& model_;
+  const Config config_;
+  std::unique_ptr<DeviceBuffer> ids_, positions_, slices_, page_tables_, row_indices_;
+  StepInput input_;
+  std::vector<float> rows_;    // [step_rows, n_embd]
+  std::vector<float> logits_;  // [logits_rows, n_vocab]
+};
+
+}  // namespace layover
+
+#endif  // LAYOVER_STAGE_WORKER_STEP_RUNNER_H_

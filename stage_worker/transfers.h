@@ -1,0 +1,82 @@
+// Saves and restores of one stage, behind its steps: one thread writes segments, one reads them, each with a copy stream
+// of its own. What they are given stays true while they run: a save's pages do not change below its length (the
+// coordinator pins them), a restore's pages belong to nobody else until its receipt.
+//
+// The results come back through the mailbox, in any order; exactly one receipt per transfer.
+#ifndef LAYOVER_STAGE_WORKER_TRANSFERS_H_
+#define LAYOVER_STAGE_WORKER_TRANSFERS_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "common/mailbox.h"
+#include "common/wire/messages.h"
+#include "stage_worker/kv_pages.h"
+#include "stage_worker/session_table.h"
+
+namespace layover {
+
+// What the worker needs to say once a restore has come in: the session itself.
+struct TransferResult {
+  wire::FromStage message;                 // SaveReceipt, RestoreReceipt or TransferTick
+  uint64_t restored_session = 0;           // of a restore that succeeded
+  StageSession session;
+};
+
+class Transfers {
+ public:
+  Transfers(Device& device, const KvPages& pages, int stage, Mailbox<TransferResult>* results);
+  ~Transfers();  // cancels what runs and waits for it
+
+  void Save(const wire::SaveSession& save, StageSession session);
+  void Restore(const wire::RestoreSession& restore);
+  // The save's file goes; its receipt, if it is still to come, says Cancelled.
+  void AbortSave(const wire::AbortSave& abort);
+  // Cancels everything and returns when nothing runs any more.
+  void CancelAll();
+
+ private:
+  // One thread and its queue.
+  class Lane {
+   public:
+    Lane();
+    ~Lane();
+    void Run(std::function<void()> job);
+    void WaitIdle();
+
+   private:
+    void Loop();
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<std::function<void()>> jobs_;  // guarded by mutex_
+    bool busy_ = false;                       // guarded by mutex_
+    bool stop_ = false;                       // guarded by mutex_
+    std::thread thread_;
+  };
+
+  bool Cancelled(uint64_t save) const;
+  wire::SaveReceipt DoSave(const wire::SaveSession& save, const StageSession& session);
+  absl::Status WriteSegment(const wire::SaveSession& save, const StageSession& session, wire::SaveReceipt* receipt);
+  TransferResult DoRestore(const wire::RestoreSession& restore);
+  absl::Status ReadSegments(const wire::RestoreSession& restore, wire::RestoreReceipt* receipt);
+
+  Device& device_;
+  const KvPages& pages_;
+  const int stage_;
+  Mailbox<TransferResult>* const results_;
+  std::atomic<bool> cancel_all_{false};
+  mutable std::mutex mutex_;
+  std::set<uint64_t> aborted_saves_;  // guarded by mutex_
+  Lane save_lane_;
+  Lane restore_lane_;
+};
+
+}  // namespace layover
+
+#endif  // LAYOVER_STAGE_WORKER_TRANSFERS_H_

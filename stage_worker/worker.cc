@@ -1,0 +1,243 @@
+#include "stage_worker/worker.h"
+
+#include <unistd.h>
+
+#include <chrono>
+
+#include "common/gguf/model_identity.h"
+#include "common/gguf/model_shape.h"
+#include "common/limits.h"
+#include "common/log.h"
+#include "common/status.h"
+
+namespace layover {
+namespace {
+
+int64_t MicrosecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The device's page tables and logits buffers are sized by this many rows.
+constexpr int kLogitsRows = 64;
+
+}  // namespace
+
+Worker::Worker(const WorkerOptions& options) : options_(options), epoch_(options.epoch) {}
+
+Worker::~Worker() {
+  stop_beat_ = true;
+  if (beat_.joinable()) beat_.join();
+}
+
+absl::Status Worker::Run() {
+  RETURN_IF_ERROR(Connect());
+  const absl::Status status = Loop();
+  if (!status.ok()) {
+    LogError("{}", status.ToString());
+    const absl::Status told = Say(wire::Fault{options_.stage, static_cast<int32_t>(status.code()), std::string(status.message())});
+    // The message leaves from ZeroMQ's own thread; give it the moment it needs before the process goes.
+    if (told.ok()) usleep(200'000);
+  }
+  return status;
+}
+
+absl::Status Worker::Connect() {
+  ASSIGN_OR_RETURN(control_, wire::Socket::Open(context_, wire::SocketKind::kDealer,
+                                                {.routing_id = fmt::format("stage-{}", options_.stage)}));
+  RETURN_IF_ERROR(control_->Connect(options_.control));
+  beat_epoch_ = epoch_;
+  RETURN_IF_ERROR(Say(wire::Hello{wire::kProtocolVersion, options_.stage, static_cast<int32_t>(getpid())}));
+  beat_ = std::thread([this] { BeatLoop(); });
+  return absl::OkStatus();
+}
+
+absl::Status Worker::Say(const wire::FromStage& message, uint64_t seq) {
+  return control_->Send({wire::Encode({.epoch = epoch_, .seq = seq}, message)});
+}
+
+void Worker::BeatLoop() {
+  auto socket = wire::Socket::Open(context_, wire::SocketKind::kDealer, {.routing_id = fmt::format("beat-{}", options_.stage)});
+  if (!socket.ok() || !(*socket)->Connect(options_.control).ok()) return;
+  int waited_ms = 0;
+  constexpr int kTickMs = 50;
+  while (!stop_beat_) {
+    usleep(kTickMs * 1000);
+    waited_ms += kTickMs;
+    if (waited_ms < limits::kHeartbeatIntervalMs) continue;
+    waited_ms = 0;
+    const wire::Heartbeat beat{options_.stage, last_seq_, progress_};
+    // A beat that cannot be sent is simply missed.
+    (void)(*socket)->Send({wire::Encode({.epoch = beat_epoch_}, wire::FromStage(beat))});
+  }
+}
+
+absl::Status Worker::Loop() {
+  while (!shutdown_) {
+    RETURN_IF_ERROR(HandleReady());
+    std::vector<wire::PollItem> items = {{.socket = control_.get()}, {.fd = results_.fd()}};
+    if (receiver_ != nullptr) items.push_back({.socket = receiver_->socket()});
+    RETURN_IF_ERROR(wire::Poll(items, -1));
+    RETURN_IF_ERROR(ReceiveControl());
+    RETURN_IF_ERROR(TakeTransferResults());
+    if (receiver_ != nullptr) RETURN_IF_ERROR(receiver_->Drain(epoch_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Worker::ReceiveControl() {
+  while (true) {
+    ASSIGN_OR_RETURN(auto parts, control_->Receive());
+    if (!parts.has_value()) return absl::OkStatus();
+    wire::Envelope envelope;
+    wire::ToStage message;
+    RETURN_IF_ERROR(wire::Decode(parts->back(), &envelope, &message));
+    RETURN_IF_ERROR(TakeMessage(envelope, std::move(message)));
+  }
+}
+
+absl::Status Worker::TakeMessage(const wire::Envelope& envelope, wire::ToStage message) {
+  if (std::holds_alternative<wire::Shutdown>(message)) {
+    shutdown_ = true;
+    return absl::OkStatus();
+  }
+  if (std::holds_alternative<wire::Reset>(message)) {
+    Reset(envelope.epoch);
+    return absl::OkStatus();
+  }
+  if (envelope.epoch != epoch_) return absl::OkStatus();  // of a pipeline that is no more
+  if (const auto* configure = std::get_if<wire::Configure>(&message)) return Load(*configure);
+  if (const auto* abort = std::get_if<wire::AbortSave>(&message)) {
+    if (transfers_ != nullptr) transfers_->AbortSave(*abort);
+    return absl::OkStatus();
+  }
+  queue_.push_back({envelope.seq, std::move(message)});
+  return absl::OkStatus();
+}
+
+void Worker::Reset(uint32_t epoch) {
+  // Before new commands may hand out pages that a running transfer still reads or writes.
+  if (transfers_ != nullptr) transfers_->CancelAll();
+  (void)results_.TakeAll();
+  epoch_ = epoch;
+  beat_epoch_ = epoch;
+  queue_.clear();
+  if (sessions_ != nullptr) sessions_->Clear();
+  if (receiver_ != nullptr) receiver_->Clear();
+  LogInfo("epoch {}: all sessions forgotten", epoch);
+}
+
+absl::Status Worker::Load(const wire::Configure& configure) {
+  const auto start = std::chrono::steady_clock::now();
+  configure_ = configure;
+  ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, GgufFile::Open(configure.model));
+  ASSIGN_OR_RETURN(const ModelShape shape, ReadModelShape(*file));
+  ASSIGN_OR_RETURN(device_, OpenDevice(configure.device, {.threads = configure.threads}));
+  KvType kv_type;
+  if (!ParseKvType(configure.kv_type, &kv_type)) return InvalidArgument("kv_type {} is unknown", configure.kv_type);
+  const LayerRange layers{configure.layer_begin, configure.layer_end};
+  const ModelPlacement placement{.layers = layers, .owns_embedding = configure.stage == 0,
+                                 .owns_head = configure.stage == configure.n_stages - 1,
+                                 .step_rows = configure.max_step_tokens, .logits_rows = kLogitsRows, .progress = &progress_};
+  ASSIGN_OR_RETURN(pages_, KvPages::Create(*device_, shape, layers, kv_type, configure.n_pages));
+  ASSIGN_OR_RETURN(model_, LoadModel(*device_, *file, shape, *pages_, placement));
+  stream_ = device_->NewComputeStream();
+  sessions_ = std::make_unique<SessionTable>(*pages_, *stream_);
+  ASSIGN_OR_RETURN(const auto tokens, file->GetArrayLength("tokenizer.ggml.tokens"));
+  const int n_vocab_text = tokens.has_value() ? static_cast<int>(std::min<uint64_t>(*tokens, shape.n_vocab)) : shape.n_vocab;
+  n_embd_ = shape.n_embd;
+  ASSIGN_OR_RETURN(runner_, StepRunner::Create(*device_, *stream_, *model_,
+                                               {.n_embd = shape.n_embd, .n_vocab = shape.n_vocab, .n_vocab_text = n_vocab_text,
+                                                .step_rows = configure.max_step_tokens, .logits_rows = kLogitsRows,
+                                                .context = configure.context, .owns_head = placement.owns_head}));
+  transfers_ = std::make_unique<Transfers>(*device_, *pages_, configure.stage, &results_);
+  if (!placement.owns_embedding) {
+    ASSIGN_OR_RETURN(receiver_, OpenZmqReceiver(context_, configure.data_bind));
+  }
+  if (!placement.owns_head) {
+    ASSIGN_OR_RETURN(sender_, OpenZmqSender(context_, configure.data_connect));
+  }
+
+  wire::Ready ready{.stage = configure.stage, .numerics = device_->NumericsFingerprint()};
+  for (int layer = layers.begin; layer < layers.end; ++layer) {
+    ready.layer_digests.emplace_back(layer, LayerWeightDigest(*file, shape, layer));
+  }
+  if (placement.owns_embedding) ready.layer_digests.emplace_back(-1, EmbeddingDigest(*file, shape));
+  if (placement.owns_head) ready.layer_digests.emplace_back(-2, HeadDigest(*file, shape));
+  ready.load_ms = MicrosecondsSince(start) / 1000;
+  LogInfo("layers [{}, {}) on {} with {} threads, ready after {} ms", layers.begin, layers.end, configure.device,
+          configure.threads, ready.load_ms);
+  return Say(ready);
+}
+
+absl::Status Worker::TakeTransferResults() {
+  for (TransferResult& result : results_.TakeAll()) {
+    if (result.restored_session != 0) {
+      RETURN_IF_ERROR(sessions_->Adopt(result.restored_session, std::move(result.session)));
+    }
+    RETURN_IF_ERROR(Say(result.message));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Worker::HandleReady() {
+  while (!queue_.empty() && !shutdown_ && CanHandle(queue_.front())) {
+    const Ordered ordered = std::move(queue_.front());
+    queue_.pop_front();
+    RETURN_IF_ERROR(Handle(ordered));
+    last_seq_ = ordered.seq;
+  }
+  return absl::OkStatus();
+}
+
+bool Worker::CanHandle(const Ordered& ordered) const {
+  return receiver_ == nullptr || !std::holds_alternative<wire::Step>(ordered.message) || receiver_->Has(ordered.seq);
+}
+
+absl::Status Worker::Handle(const Ordered& ordered) {
+  if (sessions_ == nullptr) return Internal("an ordered message came before Configure");
+  const wire::ToStage& message = ordered.message;
+  if (const auto* step = std::get_if<wire::Step>(&message)) return HandleStep(ordered.seq, *step);
+  if (const auto* open = std::get_if<wire::OpenSession>(&message)) return sessions_->Open(open->session);
+  if (const auto* fork = std::get_if<wire::ForkSession>(&message)) return sessions_->Fork(*fork);
+  if (const auto* cut = std::get_if<wire::TruncateSession>(&message)) return sessions_->Truncate(*cut);
+  if (const auto* close = std::get_if<wire::CloseSession>(&message)) return sessions_->Close(close->session);
+  if (const auto* save = std::get_if<wire::SaveSession>(&message)) return HandleSave(*save);
+  if (const auto* restore = std::get_if<wire::RestoreSession>(&message)) {
+    transfers_->Restore(*restore);
+    return absl::OkStatus();
+  }
+  return Internal("message {} is not an ordered one", message.index());
+}
+
+absl::Status Worker::HandleSave(const wire::SaveSession& save) {
+  const StageSession* session = sessions_->Find(save.session);
+  if (session == nullptr) return Internal("session {} is not open", save.session);
+  if (save.n_tokens > static_cast<int64_t>(session->tokens.size())) {
+    return Internal("session {} has {} tokens, not {}", save.session, session->tokens.size(), save.n_tokens);
+  }
+  // The cut: tokens and page table as they are now. Rows below n_tokens stay as they are until the coordinator unpins.
+  StageSession cut = *session;
+  cut.tokens.resize(static_cast<size_t>(save.n_tokens));
+  transfers_->Save(save, std::move(cut));
+  return absl::OkStatus();
+}
+
+absl::Status Worker::HandleStep(uint64_t seq, const wire::Step& step) {
+  for (const wire::StepSlice& slice : step.slices) RETURN_IF_ERROR(sessions_->Extend(slice));
+  ASSIGN_OR_RETURN(const int n_rows, runner_->Prepare(step, *sessions_));
+  if (receiver_ != nullptr) RETURN_IF_ERROR(receiver_->Take(seq, n_rows, n_embd_, runner_->rows()));
+  const auto start = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(runner_->Run(receiver_ != nullptr, sender_ != nullptr));
+  wire::StepDone done{.stage = options_.stage};
+  if (sender_ != nullptr) {
+    const wire::FrameHeader header{.epoch = epoch_, .seq = seq, .n_rows = static_cast<uint32_t>(n_rows),
+                                   .dim = static_cast<uint32_t>(n_embd_)};
+    RETURN_IF_ERROR(sender_->Send(header, runner_->rows()));
+  } else {
+    ASSIGN_OR_RETURN(done.results, runner_->Results(step, *sessions_));
+  }
+  done.compute_us = MicrosecondsSince(start);
+  return Say(done, seq);
+}
+
+}  // namespace layover
