@@ -1,6 +1,6 @@
-// Devices that live in plug-ins: "cuda:N" in liblayover_cuda.so and "emu:N" (the same kernels run by the CPU, for tests)
-// in liblayover_emu.so, both looked for beside the program. A plug-in is loaded when a topology first names its device,
-// so one build serves machines with and without a GPU; that it is absent is an error value like any other.
+// Devices that live in plug-ins: "cuda:N" in liblayover_cuda.so and "emu:N" (the same kernels run by the CPU, for
+// tests) in liblayover_emu.so, both looked for beside the program. A plug-in is loaded when a topology first names its
+// device, so one build serves machines with and without a GPU; that it is absent is an error value like any other.
 #ifndef LAYOVER_KERNELS_PLUGIN_H_
 #define LAYOVER_KERNELS_PLUGIN_H_
 

@@ -27,7 +27,8 @@ size_t CpuKvHeadBytes(KvType type, int head_dim);
 // head_dim: a multiple of 8 up to kMaxHeadDim; of 32 for q8_0 and q4_0.
 bool CpuSupportsKv(KvType type, int head_dim);
 
-inline uint8_t* CpuKvHead(void* pool, const KvLayer& cache, int page, int kv_head) {
+// always_inline: also used by files compiled for one instruction set (simd.h).
+[[gnu::always_inline]] inline uint8_t* CpuKvHead(void* pool, const KvLayer& cache, int page, int kv_head) {
   const size_t head_bytes = CpuKvHeadBytes(cache.type, cache.head_dim);
   return static_cast<uint8_t*>(pool) + (static_cast<size_t>(page) * cache.kv_heads + kv_head) * head_bytes;
 }

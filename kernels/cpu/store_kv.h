@@ -18,14 +18,14 @@ class CpuStoreKv {
 
  private:
   struct Piece {
-    int row = 0;     // first row of the step
-    int count = 0;   // up to 16 rows, all of one page
+    int row = 0;    // first row of the step
+    int count = 0;  // up to 16 rows, all of one page
     int page = 0;
-    int slot = 0;    // of the first row in the page
+    int slot = 0;  // of the first row in the page
   };
 
   const CpuIsa isa_;
-  std::vector<Piece> pieces_;                 // of the running call
+  std::vector<Piece> pieces_;                  // of the running call
   std::vector<std::vector<uint8_t>> scratch_;  // per thread: canonical rows
 };
 

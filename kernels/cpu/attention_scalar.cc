@@ -1,0 +1,3 @@
+// Attention for any machine, one float at a time.
+#define LAYOVER_SIMD_SCALAR 1
+#include "kernels/cpu/attention_kernel.inc"

@@ -1,0 +1,160 @@
+// Arguments are checked, then work is cut into ranges that are worth a thread's while.
+#include "kernels/cpu/cpu_stream.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/check.h"
+#include "kernels/cpu/activation.h"
+#include "kernels/cpu/embed_rows.h"
+#include "kernels/cpu/kv_pages.h"
+#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/row_ops.h"
+
+namespace layover {
+namespace {
+
+constexpr int kWorthHandingOver = 8000;  // nanoseconds of work
+constexpr int kPiecesPerThread = 4;      // so that threads which start late or run slowly do not hold up the others
+
+class DoneEvent : public Event {
+ public:
+  bool Done() const override { return true; }
+};
+
+void CheckKvLayer(const KvLayer& cache) {
+  LAYOVER_CHECK(cache.k_pool != nullptr && cache.v_pool != nullptr && cache.kv_heads > 0);
+  LAYOVER_CHECK(CpuSupportsKv(cache.type, cache.head_dim));
+}
+
+// Slices in row order without gaps, and page ids in the pool.
+void CheckSlices(const SliceTable& table, int n_pages) {
+  int row = 0;
+  for (int s = 0; s < table.n_slices; ++s) {
+    const SequenceSlice& slice = table.slices[s];
+    LAYOVER_CHECK(slice.row_begin == row && slice.row_count > 0 && slice.position_begin >= 0);
+    row += slice.row_count;
+    const int last_page = (slice.position_begin + slice.row_count - 1) / kPageTokens;
+    for (int i = 0; i <= last_page; ++i) {
+      const int32_t page = table.page_tables[slice.page_table_begin + i];
+      LAYOVER_CHECK(page >= 0 && page < n_pages);
+    }
+  }
+  LAYOVER_CHECK(row == table.n_rows);
+}
+
+}  // namespace
+
+CpuStream::CpuStream(CpuIsa isa, int threads)
+    : isa_(isa), pool_(threads), store_kv_(isa, threads), attention_(isa, threads) {}
+
+int CpuStream::RowGrain(int n_rows, int row_cost) const {
+  const int enough = kWorthHandingOver / std::max(row_cost, 1) + 1;
+  const int fair = (n_rows + pool_.threads() * kPiecesPerThread - 1) / (pool_.threads() * kPiecesPerThread);
+  return std::max(enough, fair);
+}
+
+void CpuStream::EmbedRows(const EmbedRowsArgs& args) {
+  LAYOVER_CHECK(args.table != nullptr);
+  for (int row = 0; row < args.n_rows; ++row) LAYOVER_CHECK(args.ids[row] >= 0 && args.ids[row] < args.table->rows);
+  pool_.ForRanges(args.n_rows, RowGrain(args.n_rows, args.table->cols),
+                  [&](int begin, int end, int) { CpuEmbedRowsRange(args, begin, end); });
+}
+
+void CpuStream::RmsNorm(const RmsNormArgs& args) {
+  LAYOVER_CHECK(args.dim > 0 && args.x_stride >= args.dim && args.y_stride >= args.dim);
+  pool_.ForRanges(args.n_rows, RowGrain(args.n_rows, args.dim / 4),
+                  [&](int begin, int end, int) { CpuRowOpsFor(isa_).rms_norm(args, begin, end); });
+}
+
+void CpuStream::PrepareActivation(const PrepareActivationArgs& args) {
+  pool_.ForRanges(args.n_rows, RowGrain(args.n_rows, args.dim / 2),
+                  [&](int begin, int end, int) { CpuPrepareActivationRange(isa_, args, begin, end); });
+}
+
+void CpuStream::MatMul(const MatMulArgs& args) {
+  if (args.n_rows <= 0) return;
+  LAYOVER_CHECK(args.weight != nullptr && args.out_stride >= args.weight->rows);
+  const int tasks = CpuMatMulTasks(args);
+  const int grain = std::max(1, tasks / (pool_.threads() * kPiecesPerThread));
+  pool_.ForRanges(tasks, grain, [&](int begin, int end, int) { CpuMatMulRange(isa_, args, begin, end); });
+}
+
+void CpuStream::RopeAngles(const RopeAnglesArgs& args) {
+  pool_.ForRanges(args.n_rows, RowGrain(args.n_rows, args.n_pairs * 25),
+                  [&](int begin, int end, int) { CpuRowOpsFor(isa_).rope_angles(args, begin, end); });
+}
+
+void CpuStream::Rope(const RopeArgs& args) {
+  LAYOVER_CHECK(2 * args.n_pairs <= args.head_dim && args.x_stride >= args.heads * args.head_dim);
+  pool_.ForRanges(args.n_rows, RowGrain(args.n_rows, args.heads * args.n_pairs / 4),
+                  [&](int begin, int end, int) { CpuRowOpsFor(isa_).rope(args, begin, end); });
+}
+
+void CpuStream::StoreKv(const StoreKvArgs& args) {
+  CheckKvLayer(args.cache);
+  CheckSlices(args.slices, args.cache.n_pages);
+  store_kv_.Run(args, &pool_);
+}
+
+void CpuStream::Attention(const AttentionArgs& args) {
+  CheckKvLayer(args.cache);
+  CheckSlices(args.slices, args.cache.n_pages);
+  LAYOVER_CHECK(args.heads > 0 && args.heads % args.cache.kv_heads == 0 && args.window >= 0);
+  LAYOVER_CHECK(args.q_stride >= args.heads * args.cache.head_dim);
+  LAYOVER_CHECK(args.out_stride >= args.heads * args.cache.head_dim);
+  attention_.Run(args, &pool_);
+}
+
+void CpuStream::Gated(const GatedArgs& args) {
+  LAYOVER_CHECK(args.gate_stride >= args.dim && args.up_stride >= args.dim && args.out_stride >= args.dim);
+  pool_.ForRanges(args.n_rows, RowGrain(args.n_rows, args.dim),
+                  [&](int begin, int end, int) { CpuRowOpsFor(isa_).gated(args, begin, end); });
+}
+
+void CpuStream::GatherRows(const GatherRowsArgs& args) {
+  const size_t dim = static_cast<size_t>(args.dim);
+  for (int row = 0; row < args.n_rows; ++row) {
+    std::memcpy(args.out + row * dim, args.x + args.rows[row] * dim, dim * sizeof(float));
+  }
+}
+
+void CpuStream::ReadKvRows(const KvLayer& cache, int page, int row_begin, int row_end, void* k_rows, void* v_rows) {
+  CheckKvLayer(cache);
+  CpuReadKvRows(cache, page, row_begin, row_end, k_rows, v_rows);
+}
+
+void CpuStream::WriteKvRows(const KvLayer& cache, int page, int row_begin, int row_end, const void* k_rows,
+                            const void* v_rows) {
+  CheckKvLayer(cache);
+  CpuWriteKvRows(cache, page, row_begin, row_end, k_rows, v_rows);
+}
+
+void CpuStream::CopyKvPage(const KvLayer& cache, int src_page, int dst_page, int rows) {
+  CheckKvLayer(cache);
+  CpuCopyKvPage(cache, src_page, dst_page, rows);
+}
+
+void CpuStream::ZeroKvPage(const KvLayer& cache, int page) {
+  CheckKvLayer(cache);
+  CpuZeroKvPage(cache, page);
+}
+
+void CpuStream::CopyToDevice(void* dst, const void* host, size_t bytes) {
+  std::memcpy(dst, host, bytes);
+}
+void CpuStream::CopyToHost(void* host, const void* src, size_t bytes) {
+  std::memcpy(host, src, bytes);
+}
+void CpuStream::Zero(void* dst, size_t bytes) {
+  std::memset(dst, 0, bytes);
+}
+
+std::unique_ptr<Event> CpuStream::Record() {
+  return std::make_unique<DoneEvent>();
+}
+absl::Status CpuStream::Synchronize() {
+  return absl::OkStatus();
+}
+
+}  // namespace layover
