@@ -46,14 +46,16 @@ class GgufBuilder {
   std::string BuildHeader(uint64_t* file_bytes) const;
 
  private:
+  static constexpr int64_t kNoOverride = INT64_MIN;
+
   struct PendingTensor {
     std::string name;
     std::vector<uint64_t> dims;
     uint32_t type = 0;
     std::string data;
     uint64_t bytes = 0;
-    int64_t offset_override = -1;
-    int64_t n_dims_override = -1;
+    int64_t offset_override = kNoOverride;
+    int64_t n_dims_override = kNoOverride;
   };
   PendingTensor& Find(std::string_view tensor);
   void AppendKey(std::string_view key, uint32_t type);
@@ -64,8 +66,8 @@ class GgufBuilder {
   uint32_t alignment_ = 32;
   std::string magic_ = "GGUF";
   uint32_t version_ = 3;
-  int64_t tensor_count_override_ = -1;
-  int64_t key_count_override_ = -1;
+  int64_t tensor_count_override_ = kNoOverride;
+  int64_t key_count_override_ = kNoOverride;
 };
 
 // A llama of any small size with seeded weights, a byte-level BPE tokenizer (3 control tokens, 256 bytes, merges) and a
@@ -93,7 +95,7 @@ std::string BuildTinyLlama(const TinyLlamaOptions& options);
 // rows x cols seeded values in the block format of `type`; cols is a multiple of its block.
 std::string EncodeWeights(const std::vector<float>& values, WeightType type);
 
-// Writes `bytes` to FOLDER/NAME below the test's temporary folder and returns the path.
+// Writes `bytes` to NAME in a temporary folder of this process, which is removed at its end, and returns the path.
 std::string WriteTestFile(const std::string& name, std::string_view bytes);
 
 }  // namespace layover::testing
