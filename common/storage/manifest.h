@@ -104,8 +104,10 @@ absl::StatusOr<ParsedManifest> ParseManifest(std::string_view text);
 // Reads folder/manifest.json; NotFound if there is none.
 absl::StatusOr<ParsedManifest> ReadManifest(const std::string& folder);
 
-// The commit: write, sync, rename, sync of the folder.
-absl::Status PublishManifest(const std::string& folder, const SerializedManifest& manifest);
+// The commit: write, sync, rename, sync of the folder. `visible`: whether a reader finds the new manifest now. An error
+// with *visible (the last sync failed) is a save in doubt: a power cut may bring the old one back, so the segments of
+// both must stay.
+absl::Status PublishManifest(const std::string& folder, const SerializedManifest& manifest, bool* visible);
 
 // Which of "weights", "rope", "tokenizer", "kv_type", "arch", "format" differ, in that order.
 std::vector<std::string> StoredIdentityDifferences(const StoredIdentity& a, const StoredIdentity& b);

@@ -53,6 +53,8 @@ class SegmentReader {
   // verifies each payload and the padding after it, then calls `use` (payload aligned to 64, valid during the call).
   // Stops at the first error.
   virtual absl::Status ReadRecords(std::span<const size_t> positions, const Use& use) = 0;
+  // After DataLoss from ReadRecords or VerifyAll: the damaged record's layer, else kNoLayer.
+  virtual int damaged_layer() const = 0;
   // Every byte of the file.
   virtual absl::Status VerifyAll() = 0;
 };

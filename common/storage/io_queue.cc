@@ -1,0 +1,167 @@
+#include "common/storage/io_queue.h"
+
+#include <liburing.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "common/check.h"
+#include "common/limits.h"
+#include "common/status.h"
+
+namespace layover {
+namespace {
+
+class UringQueue : public IoQueue {
+ public:
+  static absl::StatusOr<std::unique_ptr<IoQueue>> Create() {
+    auto queue = std::make_unique<UringQueue>();
+    const int error = io_uring_queue_init(limits::kIoBuffers, &queue->ring_, 0);
+    if (error < 0) return ErrnoStatus(-error, "io_uring");
+    queue->ready_ = true;
+    return queue;
+  }
+
+  ~UringQueue() override {
+    if (ready_) io_uring_queue_exit(&ring_);
+  }
+
+  void Submit(const IoRequest& request) override {
+    io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+    LAYOVER_CHECK(entry != nullptr);
+    const auto bytes = static_cast<unsigned>(request.bytes);
+    if (request.write) {
+      io_uring_prep_write(entry, request.fd, request.data, bytes, request.offset);
+    } else {
+      io_uring_prep_read(entry, request.fd, request.data, bytes, request.offset);
+    }
+    io_uring_sqe_set_data64(entry, request.tag);
+    int result;
+    do {
+      result = io_uring_submit(&ring_);
+    } while (result == -EINTR || result == -EAGAIN || result == -EBUSY);  // short of kernel memory for a moment
+    LAYOVER_CHECK(result == 1);
+  }
+
+  IoCompletion Wait() override {
+    io_uring_cqe* entry = nullptr;
+    int result;
+    do {
+      result = io_uring_wait_cqe(&ring_, &entry);
+    } while (result == -EINTR || result == -EAGAIN);
+    LAYOVER_CHECK(result == 0);
+    const IoCompletion completion{io_uring_cqe_get_data64(entry), entry->res};
+    io_uring_cqe_seen(&ring_, entry);
+    return completion;
+  }
+
+ private:
+  io_uring ring_;
+  bool ready_ = false;
+};
+
+class ThreadQueue : public IoQueue {
+ public:
+  ThreadQueue() {
+    for (int i = 0; i < limits::kIoBuffers; ++i) threads_.emplace_back([this] { Work(); });
+  }
+
+  ~ThreadQueue() override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stopping_ = true;
+    }
+    todo_changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void Submit(const IoRequest& request) override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      todo_.push_back(request);
+    }
+    todo_changed_.notify_one();
+  }
+
+  IoCompletion Wait() override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    done_changed_.wait(lock, [this] { return !done_.empty(); });
+    const IoCompletion completion = done_.front();
+    done_.pop_front();
+    return completion;
+  }
+
+ private:
+  static int64_t Run(const IoRequest& request) {
+    const auto offset = static_cast<off_t>(request.offset);
+    const ssize_t moved = request.write ? pwrite(request.fd, request.data, request.bytes, offset)
+                                        : pread(request.fd, request.data, request.bytes, offset);
+    return moved < 0 ? -errno : moved;
+  }
+
+  void Work() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      todo_changed_.wait(lock, [this] { return stopping_ || !todo_.empty(); });
+      if (todo_.empty()) return;
+      const IoRequest request = todo_.front();
+      todo_.pop_front();
+      lock.unlock();
+      const IoCompletion completion{request.tag, Run(request)};
+      lock.lock();
+      done_.push_back(completion);
+      done_changed_.notify_one();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable todo_changed_;
+  std::condition_variable done_changed_;
+  std::deque<IoRequest> todo_;     // guarded by mutex_
+  std::deque<IoCompletion> done_;  // guarded by mutex_
+  bool stopping_ = false;          // guarded by mutex_
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<IoQueue>> IoQueue::Create(IoEngine engine) {
+  if (engine == IoEngine::kAuto) {
+    const char* wish = std::getenv("LAYOVER_IO");
+    if (wish != nullptr && std::string_view(wish) == "threads") engine = IoEngine::kThreads;
+    if (wish != nullptr && std::string_view(wish) == "uring") engine = IoEngine::kUring;
+  }
+  if (engine != IoEngine::kThreads) {
+    absl::StatusOr<std::unique_ptr<IoQueue>> queue = UringQueue::Create();
+    if (queue.ok() || engine == IoEngine::kUring) return queue;
+  }
+  return std::make_unique<ThreadQueue>();
+}
+
+IoBuffer::~IoBuffer() {
+  if (data_ != nullptr) munmap(data_, capacity_);
+}
+
+absl::Status IoBuffer::Grow(size_t bytes, size_t keep) {
+  if (bytes <= capacity_) return absl::OkStatus();
+  const size_t rounded = (bytes + limits::kIoBufferBytes - 1) / limits::kIoBufferBytes * limits::kIoBufferBytes;
+  void* memory = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return ResourceExhausted("no memory for a disk buffer of {} bytes", rounded);
+  madvise(memory, rounded, MADV_HUGEPAGE);  // fewer pages to pin per request; only a wish
+  if (keep > 0) std::memcpy(memory, data_, keep);
+  if (data_ != nullptr) munmap(data_, capacity_);
+  data_ = static_cast<std::byte*>(memory);
+  capacity_ = rounded;
+  return absl::OkStatus();
+}
+
+}  // namespace layover
