@@ -3,29 +3,15 @@
 #define LAYOVER_COORDINATOR_HTTP_SERVER_H_
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/http/http_parts.h"
 #include "coordinator/http/listener.h"
-#include "coordinator/metrics.h"
-#include "coordinator/service.h"
-#include "coordinator/text/chat_template.h"
-#include "coordinator/text/tokenizer.h"
 
 namespace layover {
-
-// What the HTTP side is built on; all of it outlives the server. May be called from several threads at once.
-struct HttpParts {
-  Service* service = nullptr;
-  Metrics* metrics = nullptr;
-  const Tokenizer* tokenizer = nullptr;
-  std::function<absl::StatusOr<RenderedChat>(const ChatRequest&)> render_chat;
-  std::function<absl::StatusOr<std::string>(const ChatRequest&)> render_text;
-  std::string chat_template;  // shown by /props
-};
 
 struct HttpServerOptions {
   std::string listen = "127.0.0.1:8080";  // HOST:PORT, "[::1]:8080"; port 0: any free one
