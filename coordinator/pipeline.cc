@@ -176,9 +176,11 @@ void Pipeline::FinishStep(const InFlight& step, const wire::StepDone& done) {
       }
       continue;
     }
+    const bool reports = session.spec.report_rows;
     listener_->OnFed(id, planned.end);
-    if (result == nullptr) continue;
-    if (session.spec.report_rows) {
+    // The listener may have ended the run, or the session, on that.
+    if (result == nullptr || !scheduler_.Has(id)) continue;
+    if (reports) {
       listener_->OnRows(id, result->rows);
     } else if (planned.sample && !result->rows.empty()) {
       listener_->OnSampled(id, result->rows.front());

@@ -153,11 +153,12 @@ absl::Status Transfers::WriteSegment(const wire::SaveSession& save, const StageS
                              .generation = save.generation, .n_tokens = static_cast<int32_t>(save.n_tokens)};
   const PrefixDigests prefixes(session.tokens);
   const int64_t rows_bytes = (save.n_tokens - save.base) * static_cast<int64_t>(pages_.row_bytes()) * 2 * pages_.layers().size();
+  const std::string path = JoinPath(save.directory, SegmentFileName(stage_, save.generation));
   SegmentWriter::Options options;
   options.progress = [&](uint64_t bytes) {
     results_->Put({.message = wire::TransferTick{stage_, save.save, false, static_cast<int64_t>(bytes), rows_bytes}});
   };
-  ASSIGN_OR_RETURN(const std::unique_ptr<SegmentWriter> writer, SegmentWriter::Create(save.path, header, options));
+  ASSIGN_OR_RETURN(const std::unique_ptr<SegmentWriter> writer, SegmentWriter::Create(path, header, options));
 
   const auto cancelled = [&] { return Cancelled(save.save) ? Cancelled("save {} was aborted", save.save) : absl::OkStatus(); };
   const std::unique_ptr<Stream> stream = device_.NewCopyStream();
@@ -209,11 +210,9 @@ TransferResult Transfers::DoRestore(const wire::RestoreSession& restore) {
   const absl::Status status = ReadSegments(restore, &receipt);
   receipt.status = wire::ToWire(status);
   receipt.ms = MsSince(start);
-  TransferResult result{.message = receipt};
-  if (status.ok()) {
-    result.restored_session = restore.session;
-    result.session = StageSession{restore.tokens, restore.pages};
-  }
+  // A session that could not be filled exists too, empty, until the coordinator closes it: so all stages agree.
+  TransferResult result{.message = receipt, .restored_session = restore.session};
+  if (status.ok()) result.session = StageSession{restore.tokens, restore.pages};
   return result;
 }
 

@@ -25,7 +25,7 @@ namespace layover {
 // What the worker needs to say once a restore has come in: the session itself.
 struct TransferResult {
   wire::FromStage message;                 // SaveReceipt, RestoreReceipt or TransferTick
-  uint64_t restored_session = 0;           // of a restore that succeeded
+  uint64_t restored_session = 0;           // of a restore, done or failed
   StageSession session;
 };
 

@@ -96,7 +96,7 @@ template <typename Ar> void Visit(Ar& ar, SegmentRef& m) {
   Fields(ar, m.path, m.layer_begin, m.layer_end, m.generation, m.bytes, m.index_digest, m.folder);
 }
 template <typename Ar> void Visit(Ar& ar, SaveSession& m) {
-  Fields(ar, m.save, m.session, m.n_tokens, m.base, m.path, m.folder, m.generation, m.identity);
+  Fields(ar, m.save, m.session, m.n_tokens, m.base, m.directory, m.folder, m.generation, m.identity);
 }
 template <typename Ar> void Visit(Ar& ar, AbortSave& m) { Fields(ar, m.save, m.path); }
 template <typename Ar> void Visit(Ar& ar, RestoreSession& m) {

@@ -130,8 +130,8 @@ struct SaveSession {
   uint64_t session = 0;
   int64_t n_tokens = 0;
   int64_t base = 0;                     // rows below are already in older segments
-  std::string path;                     // of the new segment
-  std::string folder;
+  std::string directory;                // STORE/c/FOLDER; the stage names its own file in it
+  std::string folder;                   // 64 hex digits
   int64_t generation = 0;
   Digest identity;
 };

@@ -1,0 +1,302 @@
+#include "coordinator/engine.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "common/limits.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "common/storage/file_names.h"
+
+namespace layover {
+namespace {
+
+constexpr int kTimerMs = 200;  // how often silence is looked at
+
+LedgerConfig LedgerFor(const Plan& plan, const ModelShape& shape) {
+  return {.sessions = plan.sessions, .full_pages = plan.n_pages, .window_pages = plan.n_window_pages,
+          .window_tokens = shape.window, .state_slots = plan.n_state_slots};
+}
+
+std::string_view StateName(StageState state) {
+  switch (state) {
+    case StageState::kUp: return "up";
+    case StageState::kLoading:
+    case StageState::kRestarting: return "restarting";
+    case StageState::kDown: return "down";
+  }
+  return "down";
+}
+
+}  // namespace
+
+Engine::Engine(EngineParts parts)
+    : parts_(std::move(parts)),
+      store_(parts_.topology->store.has_value() ? &*parts_.topology->store : nullptr),
+      can_truncate_(parts_.plan->n_state_slots == 0 && parts_.plan->n_window_pages == 0),
+      identity_(parts_.identity) {}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Start(EngineParts parts) {
+  std::unique_ptr<Engine> engine(new Engine(std::move(parts)));
+  RETURN_IF_ERROR(engine->OpenStore());
+  engine->health_.status = "loading";
+  engine->store_thread_ = std::make_unique<StoreThread>(&engine->inbox_);
+  engine->reader_thread_ = std::make_unique<StoreThread>(&engine->inbox_);
+  engine->thread_ = std::thread([raw = engine.get()] { raw->Loop(); });
+  return engine;
+}
+
+Engine::~Engine() {
+  inbox_.Put([this] { stop_ = true; });
+  if (thread_.joinable()) thread_.join();
+  // What they still have to do ends in an inbox that nobody reads any more.
+  store_thread_.reset();
+  reader_thread_.reset();
+}
+
+absl::Status Engine::OpenStore() {
+  if (store_ == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(PrepareStore(store_->dir));
+  ASSIGN_OR_RETURN(lock_, StoreLock::Acquire(store_->dir));
+  ASSIGN_OR_RETURN(const StartReport report, CleanStore(store_->dir));
+  for (const std::string& name : report.removed) LogInfo("store: removed {}, which nothing needs", name);
+  for (const std::string& name : report.mended) LogWarning("store: the torn end of {}/journal was cut off", name);
+  for (const auto& [folder, why] : report.unreadable) LogError("store: {}: {}", folder, ToStd(why.message()));
+
+  ASSIGN_OR_RETURN(const std::vector<std::string> folders, ListConversationFolders(store_->dir));
+  for (const std::string& folder : folders) {
+    auto image = LoadConversation(store_->dir, folder);
+    if (!image.ok()) {
+      LogError("store: {}: {}", folder, ToStd(image.status().message()));
+      continue;
+    }
+    AddStored(*image);
+  }
+  ASSIGN_OR_RETURN(catalog_, Catalog::Open(store_->dir));
+  std::vector<CatalogRow> rows;
+  for (const auto& [key, conversation] : conversations_) {
+    rows.push_back({conversation->folder, conversation->owner, conversation->id, conversation->saved.generation,
+                    conversation->journalled_n, conversation->saved.n_tokens, conversation->saved.bytes,
+                    conversation->created_at, conversation->last_used_at});
+  }
+  return catalog_->Replace(rows);
+}
+
+void Engine::AddStored(const ConversationImage& image) {
+  if (image.id.empty()) return;  // a folder that only keeps segments for others
+  auto conversation = std::make_shared<Conversation>();
+  conversation->owner = image.owner;
+  conversation->id = image.id;
+  conversation->folder = image.folder;
+  conversation->next_generation = image.next_generation;
+  conversation->branches.push_back(std::make_unique<Branch>());
+  if (image.journal_status.ok()) {
+    const JournalState& state = image.journal.state;
+    conversation->journalled_n = state.trunk_length;
+    conversation->created_at = state.created_at_ms / 1000;
+    conversation->last_used_at = state.turns.empty() ? conversation->created_at : state.turns.back().time_ms / 1000;
+  } else {
+    conversation->last_error = std::string(image.journal_status.message());
+  }
+  if (image.manifest_status.ok()) {
+    const Manifest& manifest = *image.manifest;
+    SavedImage& saved = conversation->saved;
+    saved.generation = manifest.generation;
+    saved.n_tokens = manifest.n_tokens;
+    saved.prefix = manifest.prefix;
+    saved.bytes = static_cast<int64_t>(manifest.TotalBytes());
+    for (const ManifestSegment& segment : manifest.segments) {
+      saved.segments.push_back({segment.Path(), segment.stage, segment.generation, segment.layer_begin, segment.layer_end,
+                                static_cast<int64_t>(segment.bytes), static_cast<int64_t>(segment.live_bytes)});
+    }
+    conversation->last_used_at = std::max(conversation->last_used_at, manifest.saved_at);
+  } else if (!absl::IsNotFound(image.manifest_status)) {
+    conversation->last_error = std::string(image.manifest_status.message());
+  }
+  conversations_[{conversation->owner, conversation->id}] = std::move(conversation);
+}
+
+absl::Status Engine::WaitUp() {
+  std::unique_lock<std::mutex> lock(up_mutex_);
+  up_changed_.wait(lock, [this] { return up_once_ || !start_failure_.ok(); });
+  return up_once_ ? absl::OkStatus() : start_failure_;
+}
+
+void Engine::Loop() {
+  auto stages = StageGroup::Create(*parts_.topology, *parts_.plan, this);
+  if (stages.ok()) {
+    stages_ = std::move(*stages);
+    const SchedulerConfig scheduler{.stages = stages_->n_stages(), .chunk_tokens = parts_.topology->chunk,
+                                    .max_slices = std::min(limits::kMaxStepSlices, parts_.plan->step_rows - parts_.topology->chunk)};
+    pipeline_ = std::make_unique<Pipeline>(stages_.get(), LedgerFor(*parts_.plan, *parts_.shape), scheduler,
+                                           parts_.plan->step_rows, this);
+  }
+  if (const absl::Status started = stages.ok() ? stages_->Start() : stages.status(); !started.ok()) OnStageDown(0, started);
+
+  next_timer_ = Clock::now();
+  while (!stop_) {
+    std::vector<wire::PollItem> items = {{.fd = inbox_.fd()}};
+    if (stages_ != nullptr) {
+      for (const wire::PollItem& item : stages_->PollItems()) items.push_back(item);
+    }
+    if (const absl::Status polled = wire::Poll(items, PollTimeoutMs()); !polled.ok()) LogError("{}", polled.ToString());
+    for (Task& task : inbox_.TakeAll()) task();
+    if (stages_ != nullptr) stages_->HandleEvents(pipeline_->steps_in_flight() > 0);
+    if (Clock::now() >= next_timer_) OnTimer();
+    if (pipeline_ != nullptr) pipeline_->Pump();
+    UpdateHealth();
+  }
+  pipeline_.reset();
+  stages_.reset();
+}
+
+int Engine::PollTimeoutMs() const {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next_timer_ - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, kTimerMs));
+}
+
+void Engine::OnTimer() {
+  next_timer_ = Clock::now() + std::chrono::milliseconds(kTimerMs);
+  for (auto& [number, transfer] : transfers_) {
+    if (transfer.is_restore || !transfer.status.ok()) continue;
+    if (Clock::now() - transfer.last_sign < std::chrono::milliseconds(limits::kSaveSilentMs)) continue;
+    AbortSave(transfer, number, DeadlineExceeded("the save made no progress for {} ms", limits::kSaveSilentMs));
+  }
+  UpdateGauges();
+}
+
+void Engine::UpdateHealth() {
+  HealthReport report;
+  bool all_up = stages_ != nullptr, any_down = stages_ == nullptr;
+  if (stages_ != nullptr) {
+    for (const StageStatus& stage : stages_->Status()) {
+      all_up = all_up && stage.state == StageState::kUp;
+      any_down = any_down || stage.state == StageState::kDown;
+      report.stages.push_back({stage.stage, stage.pid, stage.device, stage.layers.begin, stage.layers.end,
+                               std::string(StateName(stage.state)), static_cast<int64_t>(stage.last_seq)});
+    }
+  }
+  std::vector<SlotInfo> slots(static_cast<size_t>(parts_.plan->sessions));
+  for (size_t i = 0; i < slots.size(); ++i) slots[i].id = static_cast<int>(i);
+  size_t next = 0;
+  for (const auto& [session, id] : turn_of_session_) {
+    if (next == slots.size()) break;
+    slots[next].is_processing = true;
+    slots[next++].n_tokens = static_cast<int64_t>(turns_.at(id)->request.prompt.size() + turns_.at(id)->output.size());
+  }
+  report.status = draining_ ? "draining" : all_up ? "ok" : !identity_known_ && !any_down ? "loading" : "degraded";
+  std::lock_guard<std::mutex> lock(health_mutex_);
+  health_ = std::move(report);
+  slots_ = std::move(slots);
+}
+
+HealthReport Engine::Health() const {
+  std::lock_guard<std::mutex> lock(health_mutex_);
+  return health_;
+}
+
+std::vector<SlotInfo> Engine::Slots() const {
+  std::lock_guard<std::mutex> lock(health_mutex_);
+  return slots_;
+}
+
+void Engine::UpdateGauges() {
+  int64_t running = 0;
+  for (const auto& [id, turn] : turns_) running += turn->phase != TurnPhase::kQueued ? 1 : 0;
+  parts_.metrics->SetRequestsRunning(running);
+  parts_.metrics->SetRequestsQueued(static_cast<int64_t>(queue_.size()));
+  std::map<ConversationState, int64_t> counts;
+  int64_t device = 0, disk = 0;
+  for (const auto& [key, conversation] : conversations_) {
+    const ConversationInfo info = InfoOf(*conversation, false);
+    ++counts[info.state];
+    device += info.bytes_device;
+    disk += info.bytes_disk;
+  }
+  for (ConversationState state : {ConversationState::kActive, ConversationState::kIdle, ConversationState::kParked,
+                                  ConversationState::kSaved, ConversationState::kSaving, ConversationState::kRestoring}) {
+    parts_.metrics->SetConversations(state, counts[state]);
+  }
+  parts_.metrics->SetConversationBytes(StateTier::kDevice, device);
+  parts_.metrics->SetConversationBytes(StateTier::kDisk, disk);
+  parts_.metrics->SetStoreBytes(disk);
+}
+
+void Engine::CompleteIdentity() {
+  identity_.weights = stages_->weight_digests();
+  identity_known_ = true;
+  LogInfo("model identity {}", identity_.Combined().Hex());
+}
+
+void Engine::OnStagesUp() {
+  if (!identity_known_) CompleteIdentity();
+  // What an ended save left on the stages that survived; they have dealt with their Reset by now.
+  for (const std::string& path : std::exchange(stray_paths_, {})) {
+    store_thread_->Post([path] { (void)RemoveDurably(std::string(DirName(path)), BaseName(path)); });
+  }
+  {
+    std::lock_guard<std::mutex> lock(up_mutex_);
+    up_once_ = true;
+  }
+  up_changed_.notify_all();
+  AdmitQueued();
+  ContinueShutdown();
+}
+
+void Engine::OnStageLost(int stage, const absl::Status& why) {
+  parts_.metrics->StageRestarted(stage);
+  // Every session is gone. What ran goes back to the queue and on from the store or the journal's tokens.
+  pipeline_->Reset();
+  turn_of_session_.clear();
+  for (auto& [key, conversation] : conversations_) {
+    for (auto& branch : conversation->branches) branch->session = 0;
+  }
+  for (ConversationPtr& conversation : anonymous_) {
+    for (auto& branch : conversation->branches) branch->session = 0;
+  }
+  anonymous_.remove_if([](const ConversationPtr& conversation) { return !conversation->Active(); });
+  std::vector<GenerationId> stopping;
+  for (auto id = turns_.rbegin(); id != turns_.rend(); ++id) {
+    Turn& turn = *id->second;
+    turn.session = 0;
+    if (turn.phase == TurnPhase::kStopping) stopping.push_back(turn.id);
+    if (turn.phase != TurnPhase::kRunning && turn.phase != TurnPhase::kRestoring) continue;
+    turn.branch->path = turn.Target();
+    turn.resumed = turn.resumed || turn.phase == TurnPhase::kRunning;
+    turn.restore_first = false;
+    turn.phase = TurnPhase::kQueued;
+    queue_.push_front(turn.id);
+    LogInfo("request {}: goes on when stage {} is back, {} tokens so far", turn.id, stage, turn.output.size());
+  }
+  for (GenerationId id : stopping) {
+    Turn& turn = *turns_.at(id);
+    EndTurn(turn, turn.cancelled ? TurnEnd::kCancelled : TurnEnd::kUnfinished);
+  }
+  FailTransfers(why);
+}
+
+void Engine::OnStageDown(int stage, const absl::Status& why) {
+  LogError("stage {} cannot be brought up: {}", stage, ToStd(why.message()));
+  {
+    std::lock_guard<std::mutex> lock(up_mutex_);
+    if (start_failure_.ok()) start_failure_ = why;
+  }
+  up_changed_.notify_all();
+  const std::vector<GenerationId> waiting(queue_.begin(), queue_.end());
+  for (GenerationId id : waiting) StopTurn(*turns_.at(id), Unavailable("stage {} is down: {}", stage, ToStd(why.message())));
+}
+
+void Engine::OnStageMessage(int stage, uint64_t seq, const wire::FromStage& message) {
+  if (const auto* done = std::get_if<wire::StepDone>(&message)) {
+    pipeline_->OnStepDone(stage, seq, *done);
+    pipeline_->Pump();
+  } else if (const auto* saved = std::get_if<wire::SaveReceipt>(&message)) {
+    OnSaveReceipt(*saved);
+  } else if (const auto* restored = std::get_if<wire::RestoreReceipt>(&message)) {
+    OnRestoreReceipt(*restored);
+  } else if (const auto* tick = std::get_if<wire::TransferTick>(&message)) {
+    OnTransferTick(*tick);
+  }
+}
+
+}  // namespace layover

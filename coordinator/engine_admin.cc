@@ -1,0 +1,236 @@
+// Lists, one conversation's facts, deletion, verification, shutdown.
+#include <algorithm>
+
+#include "common/log.h"
+#include "common/status.h"
+#include "common/storage/file_names.h"
+#include "coordinator/engine.h"
+
+namespace layover {
+
+Engine::ConversationPtr Engine::Find(const std::string& owner, const std::string& id) const {
+  const auto found = conversations_.find({owner, id});
+  return found == conversations_.end() ? nullptr : found->second;
+}
+
+int64_t Engine::PageBytesAllLayers() const {
+  int64_t bytes = 0;
+  for (int layer = 0; layer < parts_.shape->n_layers; ++layer) {
+    bytes += static_cast<int64_t>(KvBytesPerToken(*parts_.shape, layer, parts_.plan->kv_type)) * limits::kPageTokens;
+  }
+  return bytes;
+}
+
+StoredIdentity Engine::OwnIdentity() const {
+  return {.format = identity_.format,
+          .page_tokens = identity_.page_tokens,
+          .architecture = identity_.architecture,
+          .kv_type = identity_.kv_type,
+          .arch = identity_.arch,
+          .rope = identity_.rope,
+          .tokenizer = identity_.tokenizer,
+          .weights = identity_.weights,
+          .combined = identity_.Combined()};
+}
+
+ConversationInfo Engine::InfoOf(const Conversation& conversation, bool everything) const {
+  ConversationInfo info;
+  info.id = conversation.id;
+  const SavedImage& saved = conversation.saved;
+  bool live = false;
+  for (const auto& branch : conversation.branches) {
+    if (branch->session == 0) continue;
+    live = true;
+    info.bytes_device += static_cast<int64_t>(pipeline_->ledger().Pages(branch->session, PageClass::kFull).size()) * PageBytesAllLayers();
+  }
+  info.state = conversation.saving      ? ConversationState::kSaving
+               : conversation.restoring ? ConversationState::kRestoring
+               : conversation.Active()  ? ConversationState::kActive
+               : live || saved.generation == 0 ? ConversationState::kIdle
+                                               : ConversationState::kSaved;
+  info.n_tokens = conversation.trunk().path.empty() ? conversation.journalled_n
+                                                    : static_cast<int64_t>(conversation.trunk().path.size());
+  info.saved_n_tokens = saved.n_tokens;
+  info.generation = saved.generation;
+  info.bytes_disk = saved.bytes;
+  info.branches = static_cast<int>(conversation.branches.size());
+  info.pinned = store_ != nullptr && std::find(store_->pin.begin(), store_->pin.end(), conversation.id) != store_->pin.end();
+  info.created_at = conversation.created_at;
+  info.last_used_at = conversation.last_used_at;
+  info.identity = identity_known_ ? identity_.Combined().Hex() : "";
+  info.last_error = conversation.last_error;
+  if (everything) {
+    info.segments = saved.segments;
+    info.last_save = conversation.last_save;
+    info.divergence = conversation.divergence;
+  }
+  return info;
+}
+
+void Engine::List(std::string owner, std::string after, int limit, Callback<ConversationPage> done) {
+  inbox_.Put([this, owner, after, limit, done = std::move(done)] {
+    ConversationPage page;
+    for (auto it = conversations_.upper_bound({owner, after}); it != conversations_.end() && it->first.first == owner; ++it) {
+      if (static_cast<int>(page.data.size()) == limit) {
+        page.next = page.data.back().id;
+        break;
+      }
+      page.data.push_back(InfoOf(*it->second, false));
+    }
+    done(std::move(page));
+  });
+}
+
+void Engine::Show(std::string owner, std::string id, Callback<ConversationInfo> done) {
+  inbox_.Put([this, owner, id, done = std::move(done)] {
+    const ConversationPtr conversation = Find(owner, id);
+    if (conversation == nullptr) {
+      done(NotFound("there is no conversation {}", id));
+    } else {
+      done(InfoOf(*conversation, true));
+    }
+  });
+}
+
+void Engine::Delete(std::string owner, std::string id, DoneCallback done) {
+  inbox_.Put([this, owner, id, done = std::move(done)] {
+    const ConversationPtr conversation = Find(owner, id);
+    if (conversation == nullptr) {
+      done(NotFound("there is no conversation {}", id));
+      return;
+    }
+    if (conversation->Active() || conversation->saving || conversation->restoring || conversation->loading || conversation->deleting) {
+      done(Aborted("conversation {} is in use", id));
+      return;
+    }
+    for (auto& branch : conversation->branches) CloseBranch(*conversation, *branch);
+    if (store_ == nullptr) {
+      conversations_.erase({owner, id});
+      done(absl::OkStatus());
+      return;
+    }
+    conversation->deleting = true;
+    store_thread_->Do(
+        [this, files = conversation->files, store = store_->dir, folder = conversation->folder]() -> absl::Status {
+          const auto folders = ListConversationFolders(store);
+          RETURN_IF_ERROR(folders.status());
+          if (!std::binary_search(folders->begin(), folders->end(), folder)) return absl::OkStatus();
+          RETURN_IF_ERROR(DeleteConversation(store, folder, files == nullptr ? nullptr : files->journal.get()));
+          return catalog_->Remove(folder);
+        },
+        [this, conversation, done](absl::Status status) {
+          conversation->deleting = false;
+          if (status.ok()) {
+            conversations_.erase({conversation->owner, conversation->id});
+          } else {
+            conversation->last_error = std::string(status.message());
+          }
+          done(status);
+          AdmitQueued();
+        });
+  });
+}
+
+void Engine::Verify(std::string owner, std::string id, Callback<VerifyResult> done) {
+  inbox_.Put([this, owner, id, done = std::move(done)] {
+    const ConversationPtr conversation = Find(owner, id);
+    if (conversation == nullptr || store_ == nullptr) {
+      done(NotFound("there is no conversation {}", id));
+      return;
+    }
+    if (conversation->saving) {
+      done(Aborted("conversation {} is being saved", id));
+      return;
+    }
+    reader_thread_->Do(
+        [store = store_->dir, folder = conversation->folder, id]() -> absl::StatusOr<VerifyResult> {
+          ASSIGN_OR_RETURN(const VerifyReport report, VerifyConversation(store, folder, nullptr));
+          VerifyResult result{.id = id, .ok = report.ok(), .generation = report.generation,
+                              .n_records = static_cast<int64_t>(report.n_records), .bytes = static_cast<int64_t>(report.bytes)};
+          for (const auto& problem : report.problems) result.problems.push_back({problem.file, problem.stage, problem.layer, problem.what});
+          return result;
+        },
+        [done](absl::StatusOr<VerifyResult> result) { done(std::move(result)); });
+  });
+}
+
+void Engine::SaveCatalogRow(const Conversation& conversation) {
+  if (store_ == nullptr || conversation.anonymous() || catalog_ == nullptr) return;
+  const CatalogRow row{conversation.folder, conversation.owner, conversation.id, conversation.saved.generation,
+                       conversation.journalled_n, conversation.saved.n_tokens, conversation.saved.bytes,
+                       conversation.created_at, conversation.last_used_at};
+  store_thread_->Post([this, row] {
+    if (const absl::Status put = catalog_->Put(row); !put.ok()) LogWarning("{}", ToStd(put.message()));
+  });
+}
+
+absl::Status Engine::Shutdown() {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+  absl::Status result;
+  inbox_.Put([&] {
+    BeginShutdown([&](absl::Status status) {
+      std::lock_guard<std::mutex> lock(mutex);
+      result = std::move(status);
+      done = true;
+      changed.notify_one();
+    });
+  });
+  std::unique_lock<std::mutex> lock(mutex);
+  changed.wait(lock, [&] { return done; });
+  return result;
+}
+
+void Engine::BeginShutdown(std::function<void(absl::Status)> done) {
+  draining_ = true;
+  shutdown_done_ = std::move(done);
+  std::vector<GenerationId> ids;
+  for (const auto& [id, turn] : turns_) ids.push_back(id);
+  for (GenerationId id : ids) {
+    if (turns_.contains(id)) StopTurn(*turns_.at(id), Unavailable("the server is shutting down"));
+  }
+  ContinueShutdown();
+}
+
+// One conversation after the other, once nothing runs; whoever finishes something calls it again.
+void Engine::ContinueShutdown() {
+  if (!shutdown_done_ || !turns_.empty() || !transfers_.empty() || shutdown_saving_) return;
+  if (store_ != nullptr && store_->save != SavePolicy::kManual) {
+    for (const auto& [key, conversation] : conversations_) {
+      if (conversation->trunk().session == 0 || !shutdown_saved_.insert(conversation->folder).second) continue;
+      shutdown_saving_ = true;
+      BeginSave(conversation, nullptr, [this, conversation = conversation](absl::StatusOr<SaveResult> result) {
+        if (!result.ok()) {
+          LogError("conversation {} was not saved: {}", conversation->folder, ToStd(result.status().message()));
+          shutdown_status_ = result.status();
+        }
+        // Not from here: the save is still being taken apart around this call.
+        inbox_.Put([this] {
+          shutdown_saving_ = false;
+          ContinueShutdown();
+        });
+      });
+      return;
+    }
+  }
+  // Behind all that the store thread still has to do.
+  shutdown_saving_ = true;
+  store_thread_->Do(
+      [conversations = conversations_]() -> absl::Status {
+        absl::Status status;
+        for (const auto& [key, conversation] : conversations) {
+          if (conversation->files == nullptr || conversation->files->journal == nullptr) continue;
+          if (const absl::Status flushed = conversation->files->journal->Flush(); !flushed.ok()) status = flushed;
+        }
+        return status;
+      },
+      [this](absl::Status flushed) {
+        if (!flushed.ok()) shutdown_status_ = flushed;
+        stages_->Shutdown();
+        const auto done = std::exchange(shutdown_done_, nullptr);
+        done(shutdown_status_);
+      });
+}
+
+}  // namespace layover
