@@ -78,6 +78,8 @@ inline constexpr size_t kPreTokenizerJitStackBytes = 4 * kMiB;      // grown onl
 // --- The template helper (an untrusted program runs in it).
 inline constexpr size_t kTemplateHelperMemoryBytes = 600 * kMiB;
 inline constexpr int kTemplateDeadlineMs = 5'000;
+inline constexpr int kTemplateStartDeadlineMs = 20'000;        // Python's start on a loaded machine
+inline constexpr size_t kMaxTemplateContextBytes = 2 * kMaxHttpBodyBytes;  // a body may grow when its strings are guarded
 inline constexpr size_t kMaxRenderedBytes = 16 * kMiB;
 
 // --- Wire.

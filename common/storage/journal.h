@@ -73,12 +73,12 @@ struct JournalState {
 
   std::vector<int32_t> PathIds(int64_t turn) const;  // all of the turn's path
   std::vector<int32_t> PathIds(int64_t turn, int32_t length) const;
-  std::vector<int32_t> TrunkIds() const {
-    return trunk == kNoTurn ? std::vector<int32_t>() : PathIds(trunk, trunk_length);
-  }
+  std::vector<int32_t> TrunkIds() const;
   // Tokens of the path that were fed when it was last worked on: a sampled token not yet fed is journalled, not held.
   // Where the turn never ended (a crash), all but a last generated one.
   int32_t HeldLength(int64_t turn) const;
+  // A turn whose path has these first `length` tokens; kNoTurn if there is none. How a manifest's branch is found.
+  int64_t FindTurn(int32_t length, const Digest& prefix) const;
   // Whether this manifest may be used: it is the last `saved`, or any `saving` after it.
   bool Accepts(int64_t generation, const Digest& manifest) const;
 };

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,26 +49,61 @@ struct SegmentPlace {
 absl::StatusOr<SegmentPlace> PlaceOfSegment(const std::string& store, const std::string& folder,
                                             const Manifest& manifest, const ManifestSegment& segment);
 
+// Which segments the manifests of a store name. Collected once, at the start, and then kept up by whoever commits and
+// deletes, so that a save does not read every other conversation again.
+class SegmentNames {
+ public:
+  // Reads every conversation.
+  static absl::StatusOr<SegmentNames> Collect(const std::string& store);
+
+  // `folder` has this valid manifest now, or none (nullptr): after a commit, a fork, a deletion.
+  void Set(const std::string& folder, const Manifest* manifest);
+  // The folder's manifest cannot be read: it may name anything.
+  void SetUnreadable(const std::string& folder, absl::Status why);
+
+  // False while some manifest is unreadable: nothing may be removed then.
+  bool MayRemove() const { return unreadable_.empty(); }
+  bool Names(const std::string& folder, const std::string& file) const;
+  const std::map<std::string, absl::Status>& unreadable() const { return unreadable_; }
+
+ private:
+  std::map<std::string, std::vector<std::string>> by_folder_;  // naming folder -> FOLDER/FILE
+  std::map<std::string, int> counts_;                          // FOLDER/FILE -> how many folders name it
+  std::map<std::string, absl::Status> unreadable_;             // folder -> why
+};
+
 // What a start (under the store's lock) does before anything else: finishes interrupted deletions, appends missing
 // `saved` frames, mends torn journals, removes temporary files, and segments that no manifest names unless some
 // manifest is unreadable.
 struct StartReport {
-  std::vector<std::string> removed;                              // FOLDER/FILE
-  std::vector<std::string> completed;                            // folders whose `saved` was appended
-  std::vector<std::string> mended;                               // folders whose journal's torn tail was cut
-  std::vector<std::string> deleted;                              // folders whose deletion was finished
-  std::vector<std::pair<std::string, absl::Status>> unreadable;  // folder, why
+  std::vector<std::string> removed;    // FOLDER/FILE
+  std::vector<std::string> completed;  // folders whose `saved` was appended
+  std::vector<std::string> mended;     // folders whose journal's torn tail was cut
+  std::vector<std::string> deleted;    // folders whose deletion was finished
+  SegmentNames names;                  // with what is unreadable, and why
 };
 absl::StatusOr<StartReport> CleanStore(const std::string& store);
 
-// Removes the conversation: `journal` gets its synced `deleted` frame, then the files go, except segments that other
-// manifests name. A crash in between is finished by CleanStore. `journal` may be null: it is opened then (damage of it
-// does not stop the removal).
-absl::Status DeleteConversation(const std::string& store, const std::string& folder, Journal* journal);
+// Removes the conversation: its journal gets a synced `deleted` frame, then the files go, except segments that others
+// name. A crash in between is finished by CleanStore. `journal` may be null: it is opened then, and damage of it does
+// not stop the removal.
+absl::Status DeleteConversation(const std::string& store, const std::string& folder, Journal* journal,
+                                SegmentNames* names);
 
-// Removes segments of `folder` that no manifest of the store names, after a save or compaction. Removes nothing while
-// some manifest is unreadable. Returns the names removed.
-absl::StatusOr<std::vector<std::string>> RemoveDeadSegments(const std::string& store, const std::string& folder);
+// Removes segments of `folder` that nothing names, after a save or compaction (names->Set first). Returns their names.
+absl::StatusOr<std::vector<std::string>> RemoveDeadSegments(const std::string& store, const std::string& folder,
+                                                            const SegmentNames& names);
+
+// The end of a save, when every stage's receipt agrees: binds the journal, journals `saving`, publishes the manifest,
+// journals `saved`. `manifest` has everything but `journal`, which is filled in.
+struct CommitOutcome {
+  absl::Status status;
+  // Whether the new generation is what a reader finds. Not ok and not visible: nothing happened, the new segments may
+  // be unlinked. Not ok and visible: in doubt or `saved` is missing; no segment of either generation may be removed.
+  bool visible = false;
+  Digest manifest;  // self-digest
+};
+CommitOutcome CommitSave(const std::string& store, const std::string& folder, Manifest* manifest, Journal* journal);
 
 struct VerifyProblem {
   std::string file;
