@@ -1,8 +1,8 @@
-// JSON of requests: order of keys and spelling of numbers kept, depth bounded, errors as Status.
+// JSON of requests: order of keys and size of integers kept, depth bounded, errors as Status, linear cost.
 //
 // nlohmann turns 123456789012345678901 into a double and overflows the stack on deep input; this reader does neither.
-// A number that does not fit int64 or uint64 is held as a `binary` value with its own spelling in it; DumpJson writes
-// it back as it was.
+// An integer that fits neither int64 nor uint64 is held as a `binary` value with its digits in it; DumpJson writes it
+// back as it was. Everything else is as nlohmann has it.
 #ifndef LAYOVER_COORDINATOR_TEXT_REQUEST_JSON_H_
 #define LAYOVER_COORDINATOR_TEXT_REQUEST_JSON_H_
 
@@ -15,13 +15,11 @@
 namespace layover {
 
 // InvalidArgument: not JSON (says where), not UTF-8, nested deeper than limits::kMaxJsonDepth. Of duplicate keys the
-// last wins. Fractions stay spelled as they were: 1.0 is 1.0, 1e5 is 1e5; `number_float` values do not occur.
+// last wins.
 absl::StatusOr<nlohmann::ordered_json> ParseRequestJson(std::string_view text);
 
-// The value of a number held either way; false if `value` is not a number.
-bool NumberOf(const nlohmann::ordered_json& value, double* number);
-
-// Compact UTF-8 text, keys in order, spelled-out numbers as they were. Bad UTF-8 in a string becomes U+FFFD.
+// One line of UTF-8, keys in order. Bad UTF-8 in a string becomes U+FFFD. `value` is nested no deeper than
+// 2 * limits::kMaxJsonDepth.
 std::string DumpJson(const nlohmann::ordered_json& value);
 
 }  // namespace layover
