@@ -254,7 +254,7 @@ class BlockReaderImpl : public BlockReader {
     if (extent.offset + extent.bytes > file_bytes_) {
       return DataLoss("{} has {} bytes, {} are needed", channel_->path(), file_bytes_, extent.offset + extent.bytes);
     }
-    RETURN_IF_ERROR(channel_->slot(i).buffer.Grow(std::max<size_t>(extent.bytes, limits::kIoBufferBytes), 0));
+    RETURN_IF_ERROR(channel_->slot(i).buffer.Grow(extent.bytes, 0));
     return channel_->Start(i, false, extent.bytes, extent.offset);
   }
 

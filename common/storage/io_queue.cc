@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cerrno>
 #include <condition_variable>
 #include <cstdlib>
@@ -153,7 +154,10 @@ IoBuffer::~IoBuffer() {
 
 absl::Status IoBuffer::Grow(size_t bytes, size_t keep) {
   if (bytes <= capacity_) return absl::OkStatus();
-  const size_t rounded = (bytes + limits::kIoBufferBytes - 1) / limits::kIoBufferBytes * limits::kIoBufferBytes;
+  // Small ones stay small: to open a segment takes a few blocks, and a huge page must be zeroed whole.
+  const size_t rounded = bytes < limits::kIoBufferBytes
+                             ? std::bit_ceil(bytes)
+                             : (bytes + limits::kIoBufferBytes - 1) / limits::kIoBufferBytes * limits::kIoBufferBytes;
   void* memory = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return ResourceExhausted("no memory for a disk buffer of {} bytes", rounded);
   madvise(memory, rounded, MADV_HUGEPAGE);  // fewer pages to pin per request; only a wish
