@@ -5,8 +5,9 @@
 //   q8_0  d = f16(max|x| / 127); r = 1 / d; q = clamp(nearest-even(x * r), -127, 127). A value is read as q * d.
 //   q4_0  m = the x of largest magnitude (the first of equals); d = f16(m / -8); r = 1 / d;
 //         q = clamp(nearest-even(x * r) + 8, 0, 15). A value is read as (q - 8) * d.
-// d is rounded before it is divided by (unlike ggml), so q is the nearest for the d that is stored. A block whose d is
-// zero has q of zero value; a block with an infinity or a NaN gets d = NaN and reads as NaN.
+// d is rounded before it is divided by (unlike ggml), so q is the nearest for the d that is stored. Where d comes out
+// as zero, of either sign, it is stored as +0 and q as that of zero. A block with an infinity or a NaN gets d = NaN;
+// one whose d overflows gets d = infinity: no value of either reads as a number.
 #ifndef LAYOVER_KERNELS_CPU_KV_CODEC_H_
 #define LAYOVER_KERNELS_CPU_KV_CODEC_H_
 
