@@ -1,6 +1,7 @@
 #include "coordinator/text/chat_template.h"
 
 #include <algorithm>
+#include <ctime>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -48,6 +49,7 @@ struct ChatPrompt::Impl {
   struct Guarded {
     ControlGuard::Marker marker;
     Json variables;
+    int64_t now_unix_s;  // one moment for all renders of a request
   };
 
   absl::StatusOr<TemplateAbilities> Abilities();
@@ -85,7 +87,7 @@ absl::StatusOr<ChatPrompt::Impl::Guarded> ChatPrompt::Impl::GuardRequest(const C
 
   const Json* const strings_of[] = {&messages, request.tools, request.kwargs};
   ASSIGN_OR_RETURN(const ControlGuard::Marker marker, guard.MarkerFor(strings_of));
-  Guarded guarded{marker, Json::object()};
+  Guarded guarded{marker, Json::object(), request.now_unix_s != 0 ? request.now_unix_s : std::time(nullptr)};
   if (!IsNone(request.kwargs)) {
     ASSIGN_OR_RETURN(guarded.variables, marker.Guard(*request.kwargs));
   }
@@ -101,7 +103,7 @@ absl::StatusOr<ChatPrompt::Impl::Guarded> ChatPrompt::Impl::GuardRequest(const C
 
 absl::StatusOr<std::string> ChatPrompt::Impl::Render(Guarded* guarded, bool add_generation_prompt) {
   guarded->variables["add_generation_prompt"] = add_generation_prompt;
-  return engine->Render(source, DumpJson(guarded->variables));
+  return engine->Render(source, DumpJson(guarded->variables), guarded->now_unix_s);
 }
 
 std::vector<int32_t> ChatPrompt::Impl::Encode(std::string_view rendered, const ControlGuard::Marker& marker) const {

@@ -22,6 +22,7 @@ struct ChatRequest {
   const nlohmann::ordered_json* tools = nullptr;     // array of OpenAI tools; null or empty: none
   const nlohmann::ordered_json* kwargs = nullptr;    // object, `chat_template_kwargs`: further variables; null: none
   bool add_generation_prompt = true;
+  int64_t now_unix_s = 0;  // for templates that write the date; 0: the clock
 };
 
 struct RenderedChat {

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -87,6 +88,7 @@ class Helper {
   absl::StatusOr<Reply> ReadReply(Clock::time_point deadline);
   bool IsRunning();
   void Kill();
+  pid_t pid() const { return pid_; }  // from any thread
 
  private:
   [[noreturn]] static void RunChild(int socket, pid_t parent, char* const* arguments, char* const* environment);
@@ -94,7 +96,7 @@ class Helper {
   absl::Status Write(const char* data, size_t bytes, Clock::time_point deadline);
   absl::Status Read(char* data, size_t bytes, Clock::time_point deadline);
 
-  pid_t pid_ = -1;
+  std::atomic<pid_t> pid_ = -1;
   int socket_ = -1;
 };
 
@@ -202,7 +204,7 @@ bool Helper::IsRunning() {
   if (pid_ < 0) return false;
   if (waitpid(pid_, nullptr, WNOHANG) == 0) return true;
   close(socket_);
-  pid_ = socket_ = -1;
+  pid_ = -1;
   return false;
 }
 
@@ -212,16 +214,24 @@ void Helper::Kill() {
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
   close(socket_);
-  pid_ = socket_ = -1;
+  pid_ = -1;
 }
 
-std::string EncodeRequest(const std::string& source, const std::string& context) {
-  const auto source_bytes = static_cast<uint32_t>(source.size());
-  const auto length = static_cast<uint32_t>(sizeof source_bytes + source.size() + context.size());
-  std::string request(sizeof length + sizeof source_bytes, '\0');
-  std::memcpy(request.data(), &length, sizeof length);
-  std::memcpy(request.data() + sizeof length, &source_bytes, sizeof source_bytes);
-  return request + source + context;
+template <typename Integer>
+void AppendInteger(Integer value, std::string* out) {
+  out->append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+std::string EncodeRequest(const std::string& source, const std::string& context, int64_t now_unix_s) {
+  constexpr size_t kHeaderBytes = sizeof(int64_t) + sizeof(uint32_t);
+  std::string request;
+  request.reserve(sizeof(uint32_t) + kHeaderBytes + source.size() + context.size());
+  AppendInteger(static_cast<uint32_t>(kHeaderBytes + source.size() + context.size()), &request);
+  AppendInteger(now_unix_s, &request);
+  AppendInteger(static_cast<uint32_t>(source.size()), &request);
+  request += source;
+  request += context;
+  return request;
 }
 
 }  // namespace
@@ -347,8 +357,12 @@ TemplateEngine::~TemplateEngine() {
   impl_->thread.join();
 }
 
-absl::StatusOr<std::string> TemplateEngine::Render(const std::string& template_source,
-                                                   const std::string& context_json) {
+int TemplateEngine::helper_pid() const {
+  return impl_->helper.pid();
+}
+
+absl::StatusOr<std::string> TemplateEngine::Render(const std::string& template_source, const std::string& context_json,
+                                                   int64_t now_unix_s) {
   if (template_source.size() > limits::kMaxChatTemplateBytes) {
     return InvalidArgument("chat template: {} bytes; at most {} are taken", template_source.size(),
                            limits::kMaxChatTemplateBytes);
@@ -357,7 +371,7 @@ absl::StatusOr<std::string> TemplateEngine::Render(const std::string& template_s
     return InvalidArgument("chat template: its variables take {} bytes; at most {} are taken", context_json.size(),
                            limits::kMaxTemplateContextBytes);
   }
-  Impl::Job job{EncodeRequest(template_source, context_json), {}};
+  Impl::Job job{EncodeRequest(template_source, context_json, now_unix_s), {}};
   std::future<absl::StatusOr<std::string>> result = job.result.get_future();
   {
     const std::lock_guard<std::mutex> lock(impl_->mutex);

@@ -9,6 +9,7 @@
 #ifndef LAYOVER_COORDINATOR_TEXT_TEMPLATE_ENGINE_H_
 #define LAYOVER_COORDINATOR_TEXT_TEMPLATE_ENGINE_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -33,8 +34,13 @@ class TemplateEngine {
 
   // Renders a template over the variables of a JSON object (keys in order, 1.0 stays 1.0, integers of any size).
   // InvalidArgument: the template's own error, or a bound it broke. Unavailable: no helper can be started.
-  // Thread-safe; renders run one after the other.
-  absl::StatusOr<std::string> Render(const std::string& template_source, const std::string& context_json);
+  // `now_unix_s` is what the template's strftime_now takes for now; 0: the clock. Thread-safe; renders run one after
+  // the other.
+  absl::StatusOr<std::string> Render(const std::string& template_source, const std::string& context_json,
+                                     int64_t now_unix_s = 0);
+
+  // The helper's process id at this moment; -1 between the end of one and the start of the next.
+  int helper_pid() const;
 
  private:
   struct Impl;

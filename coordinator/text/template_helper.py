@@ -4,7 +4,8 @@ A template comes from a model file: it is an untrusted program. It runs in Jinja
 limits on memory and processor time; the coordinator adds a deadline by the clock and kills what breaks it.
 
 Frames on stdin and stdout, integers little-endian:
-  request  u32 length of the rest, u32 length of the template, the template, the variables as a JSON object (all UTF-8)
+  request  u32 length of the rest, i64 what strftime_now takes for now (seconds since 1970; 0: the clock), u32 length of
+           the template, the template, the variables as a JSON object (both UTF-8)
   reply    u32 length of the rest, one status byte, UTF-8 text
 Statuses: H ready (the text is Jinja2's version), T the rendered text, R the template refused (raise_exception), E the
 template failed, L a limit was reached (this process should be replaced), X this process cannot start.
@@ -29,6 +30,7 @@ except ImportError as error:
     jinja2 = None
     missing = f"{sys.executable} has no jinja2 ({error}); on Debian: apt-get install python3-jinja2"
 
+REQUEST_HEADER = struct.Struct("<qI")
 TEMPLATES_KEPT = 8
 MAX_INTEGER_BITS = 4096
 LIST_METHODS = frozenset(["append", "clear", "extend", "insert", "pop"])
@@ -56,17 +58,14 @@ def read_exactly(n_bytes):
 def read_request():
     (length,) = struct.unpack("<I", read_exactly(4))
     body = read_exactly(length)
-    (template_bytes,) = struct.unpack_from("<I", body)
-    return body[4 : 4 + template_bytes].decode(), body[4 + template_bytes :].decode()
+    now_s, template_bytes = REQUEST_HEADER.unpack_from(body)
+    context_at = REQUEST_HEADER.size + template_bytes
+    return now_s, body[REQUEST_HEADER.size : context_at].decode(), body[context_at:].decode()
 
 
 def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
     # Not Jinja2's own filter, which escapes for HTML and sorts keys.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def strftime_now(text_format):
-    return datetime.datetime.now().strftime(text_format)
 
 
 def make_environment(max_output_bytes):
@@ -126,7 +125,6 @@ def make_environment(max_output_bytes):
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = strftime_now
     return environment, Refusal
 
 
@@ -145,7 +143,13 @@ class Renderer:
     def __init__(self, max_output_bytes):
         self.max_output_bytes = max_output_bytes
         self.environment, self.refusal = make_environment(max_output_bytes)
+        self.environment.globals["strftime_now"] = self.strftime_now
         self.templates = collections.OrderedDict()
+        self.now_s = 0
+
+    def strftime_now(self, text_format):
+        now = datetime.datetime.fromtimestamp(self.now_s) if self.now_s else datetime.datetime.now()
+        return now.strftime(text_format)
 
     def template_of(self, source):
         template = self.templates.get(source)
@@ -170,8 +174,9 @@ class Renderer:
             raise LimitReached("the rendered text is too long")
         return text
 
-    def answer(self, source, variables_json):
+    def answer(self, now_s, source, variables_json):
         """Status and text of the reply."""
+        self.now_s = now_s
         try:
             return "T", self.render(source, json.loads(variables_json))
         except self.refusal as error:
@@ -195,12 +200,12 @@ def main():
     renderer = Renderer(max_output_bytes)
     write_frame("H", jinja2.__version__)
     while True:
-        source, variables_json = read_request()
+        now_s, source, variables_json = read_request()
         used = resource.getrusage(resource.RUSAGE_SELF)
         used_s = int(used.ru_utime + used.ru_stime)
         hard_limit = resource.getrlimit(resource.RLIMIT_CPU)[1]
         resource.setrlimit(resource.RLIMIT_CPU, (used_s + cpu_s + 1, hard_limit))
-        status, text = renderer.answer(source, variables_json)
+        status, text = renderer.answer(now_s, source, variables_json)
         write_frame(status, text)
 
 
