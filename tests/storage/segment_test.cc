@@ -349,7 +349,7 @@ TEST(SegmentWriterTest, OnlyLongRunsAreAligned) {
 
 // A stage that owns one of ten layers reads little more than that layer.
 TEST(SegmentReaderTest, ReadsOnlyWhatItsLayersNeed) {
-  TempFolder folder;
+  TempFolder folder(testing::Place::kOnDisk);
   SegmentHeader header = SampleHeader();
   header.layer_begin = 0;
   header.layer_end = 10;
@@ -381,7 +381,7 @@ TEST(SegmentReaderTest, LargeAndSmallRecordsRoundTripWithEveryEngine) {
   }
   for (const IoEngine engine : {IoEngine::kUring, IoEngine::kThreads}) {
     for (const bool direct : {true, false}) {
-      TempFolder folder;
+      TempFolder folder(testing::Place::kOnDisk);
       const BlockIoOptions io{engine, direct};
       const absl::StatusOr<SegmentSummary> summary = WriteSegment(folder.path(), SampleHeader(), records, io);
       ASSERT_OK(summary);

@@ -22,9 +22,11 @@
 
 namespace layover::testing {
 
-TempFolder::TempFolder(const std::string& where) {
+TempFolder::TempFolder(Place place) {
   const char* parent = std::getenv("TMPDIR");
-  std::string name = (where.empty() ? (parent == nullptr ? "/tmp" : parent) : where) + "/layover-test-XXXXXX";
+  std::string name = parent == nullptr ? "/tmp" : parent;
+  if (place == Place::kInMemory && access("/dev/shm", W_OK) == 0) name = "/dev/shm";
+  name += "/layover-test-XXXXXX";
   LAYOVER_CHECK(mkdtemp(name.data()) != nullptr);
   path_ = name;
 }
