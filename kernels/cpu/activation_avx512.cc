@@ -1,9 +1,6 @@
 // Same bytes as PrepareA16RowScalar.
 #include <immintrin.h>
 
-// g++ 12 takes the undefined registers inside its own intrinsics for uninitialised variables.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-
 #include "kernels/cpu/activation_kernels.h"
 #include "kernels/cpu/packed_layout.h"
 

@@ -13,9 +13,6 @@
 #include "kernels/cpu/matmul_kernels.h"
 #include "kernels/cpu/packed_layout.h"
 
-// g++ 12 takes the undefined registers inside its own intrinsics for uninitialised variables.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-
 namespace layover {
 namespace {
 
