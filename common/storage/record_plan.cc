@@ -9,7 +9,7 @@
 namespace layover {
 namespace {
 
-bool Serves(const IndexEntry& entry, const LayerKind& what, const PrefixDigests& path) {
+bool Serves(const IndexEntry& entry, const RecordsOf& what, const PrefixDigests& path) {
   return entry.key.kind == what.kind && entry.key.layer == what.layer && entry.key.token_end <= path.size() &&
          entry.key.prefix == path.At(entry.key.token_end);
 }
@@ -17,7 +17,7 @@ bool Serves(const IndexEntry& entry, const LayerKind& what, const PrefixDigests&
 // For every page of the path, the records that begin in it.
 using Candidates = std::unordered_map<int32_t, std::vector<PlannedRecord>>;
 
-Candidates CollectRows(std::span<const IndexView> segments, const LayerKind& what, const PrefixDigests& path) {
+Candidates CollectRows(std::span<const IndexView> segments, const RecordsOf& what, const PrefixDigests& path) {
   Candidates candidates;
   for (size_t s = 0; s < segments.size(); ++s) {
     for (size_t e = 0; e < segments[s].size(); ++e) {
@@ -30,7 +30,7 @@ Candidates CollectRows(std::span<const IndexView> segments, const LayerKind& wha
   return candidates;
 }
 
-absl::Status NotHeld(const LayerKind& what, int32_t token) {
+absl::Status NotHeld(const RecordsOf& what, int32_t token) {
   return DataLoss("no segment holds the {} of layer {} at token {}", RecordKindName(what.kind), what.layer, token);
 }
 
@@ -46,7 +46,7 @@ PrefixDigests::PrefixDigests(std::span<const int32_t> ids) {
   }
 }
 
-absl::StatusOr<std::vector<PlannedRecord>> PlanRows(std::span<const IndexView> segments, const LayerKind& what,
+absl::StatusOr<std::vector<PlannedRecord>> PlanRows(std::span<const IndexView> segments, const RecordsOf& what,
                                                     const PrefixDigests& path, int32_t begin, int32_t end) {
   const Candidates candidates = CollectRows(segments, what, path);
   std::vector<PlannedRecord> plan;
@@ -68,7 +68,7 @@ absl::StatusOr<std::vector<PlannedRecord>> PlanRows(std::span<const IndexView> s
   return plan;
 }
 
-absl::StatusOr<PlannedRecord> PlanState(std::span<const IndexView> segments, const LayerKind& what,
+absl::StatusOr<PlannedRecord> PlanState(std::span<const IndexView> segments, const RecordsOf& what,
                                         const PrefixDigests& path, int32_t position) {
   for (size_t s = 0; s < segments.size(); ++s) {
     for (size_t e = 0; e < segments[s].size(); ++e) {

@@ -35,7 +35,7 @@ struct PlannedRecord {
   int32_t use_end = 0;
 };
 
-struct LayerKind {
+struct RecordsOf {
   int32_t layer = 0;
   RecordKind kind = RecordKind::kKRows;
 };
@@ -44,11 +44,11 @@ using IndexView = std::span<const IndexEntry>;
 
 // Rows [begin, end) of one layer and kind (K or V) along the path, in ascending order, each row once.
 // DataLoss naming layer, kind and the first token that no record holds.
-absl::StatusOr<std::vector<PlannedRecord>> PlanRows(std::span<const IndexView> segments, const LayerKind& what,
+absl::StatusOr<std::vector<PlannedRecord>> PlanRows(std::span<const IndexView> segments, const RecordsOf& what,
                                                     const PrefixDigests& path, int32_t begin, int32_t end);
 
 // The one record of a recurrent or convolution state after the path's tokens [0, position); DataLoss if there is none.
-absl::StatusOr<PlannedRecord> PlanState(std::span<const IndexView> segments, const LayerKind& what,
+absl::StatusOr<PlannedRecord> PlanState(std::span<const IndexView> segments, const RecordsOf& what,
                                         const PrefixDigests& path, int32_t position);
 
 // A plan's records grouped by segment, each segment's ascending by position and without repeats, as ReadRecords wants.
