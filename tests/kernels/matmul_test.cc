@@ -131,18 +131,35 @@ TEST_P(MatMul, BitsDependOnNothingButTheRow) {
   }
 }
 
+// The same product, sixteen rows at a time.
+std::vector<float> MultiplyInPieces(const PackedWeight& weight, const Prepared& x, const float* bias,
+                                    const float* residual) {
+  const size_t row_bytes = x.bytes.size() / x.n_rows;
+  std::vector<float> all;
+  for (int row = 0; row < x.n_rows; row += 16) {
+    const uint8_t* begin = x.bytes.data() + row * row_bytes;
+    const Prepared piece{{begin, begin + 16 * row_bytes}, 16};
+    const std::vector<float> part =
+        Multiply(BestCpuIsa(), {weight, piece, 16, bias, residual + static_cast<size_t>(row) * weight.rows});
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
 TEST_P(MatMul, BitsDoNotDependOnTheCutIntoTasks) {
   const int n_rows = 400, n_out = 100, cols = 256;  // three blocks of rows, four tasks across
   const RawWeight raw = RandomWeight(GetParam(), n_out, cols, 13);
   const auto weight = Pack(raw);
   const Prepared x = Prepare(*weight, RandomRows(n_rows, cols, 14));
-  const MatMulArgs args{weight.get(), x.bytes.data(), n_rows};
-  const int tasks = CpuMatMulTasks(args);
+  const std::vector<float> bias = RandomRows(1, n_out, 15);
+  const std::vector<float> residual = RandomRows(n_rows, n_out, 16);
+  const Product run{*weight, x, n_rows, bias.data(), residual.data()};
+  const std::vector<float> want = MultiplyInPieces(*weight, x, bias.data(), residual.data());
+  const int tasks = CpuMatMulTasks({weight.get(), x.bytes.data(), n_rows});
   EXPECT_EQ(tasks, 12);
-  std::mt19937 random(15);
+  std::mt19937 random(17);
   for (const CpuIsa isa : AvailableIsas()) {
-    const Product run{*weight, x, n_rows};
-    const std::vector<float> want = Multiply(isa, run);
+    EXPECT_TRUE(SameBits(Multiply(isa, run), want)) << CpuIsaName(isa);
     for (int round = 0; round < 8; ++round) {
       std::vector<std::pair<int, int>> cuts;
       for (int begin = 0; begin < tasks;) {
