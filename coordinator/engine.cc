@@ -58,10 +58,11 @@ absl::Status Engine::OpenStore() {
   if (store_ == nullptr) return absl::OkStatus();
   RETURN_IF_ERROR(PrepareStore(store_->dir));
   ASSIGN_OR_RETURN(lock_, StoreLock::Acquire(store_->dir));
-  ASSIGN_OR_RETURN(const StartReport report, CleanStore(store_->dir));
+  ASSIGN_OR_RETURN(StartReport report, CleanStore(store_->dir));
   for (const std::string& name : report.removed) LogInfo("store: removed {}, which nothing needs", name);
   for (const std::string& name : report.mended) LogWarning("store: the torn end of {}/journal was cut off", name);
-  for (const auto& [folder, why] : report.unreadable) LogError("store: {}: {}", folder, ToStd(why.message()));
+  segment_names_ = std::move(report.names);
+  for (const auto& [folder, why] : segment_names_.unreadable()) LogError("store: {}: {}", folder, ToStd(why.message()));
 
   ASSIGN_OR_RETURN(const std::vector<std::string> folders, ListConversationFolders(store_->dir));
   for (const std::string& folder : folders) {
@@ -99,17 +100,8 @@ void Engine::AddStored(const ConversationImage& image) {
     conversation->last_error = std::string(image.journal_status.message());
   }
   if (image.manifest_status.ok()) {
-    const Manifest& manifest = *image.manifest;
-    SavedImage& saved = conversation->saved;
-    saved.generation = manifest.generation;
-    saved.n_tokens = manifest.n_tokens;
-    saved.prefix = manifest.prefix;
-    saved.bytes = static_cast<int64_t>(manifest.TotalBytes());
-    for (const ManifestSegment& segment : manifest.segments) {
-      saved.segments.push_back({segment.Path(), segment.stage, segment.generation, segment.layer_begin, segment.layer_end,
-                                static_cast<int64_t>(segment.bytes), static_cast<int64_t>(segment.live_bytes)});
-    }
-    conversation->last_used_at = std::max(conversation->last_used_at, manifest.saved_at);
+    conversation->saved = SavedImageOf(*image.manifest);
+    conversation->last_used_at = std::max(conversation->last_used_at, image.manifest->saved_at);
   } else if (!absl::IsNotFound(image.manifest_status)) {
     conversation->last_error = std::string(image.manifest_status.message());
   }
@@ -129,7 +121,7 @@ void Engine::Loop() {
     const SchedulerConfig scheduler{.stages = stages_->n_stages(), .chunk_tokens = parts_.topology->chunk,
                                     .max_slices = std::min(limits::kMaxStepSlices, parts_.plan->step_rows - parts_.topology->chunk)};
     pipeline_ = std::make_unique<Pipeline>(stages_.get(), LedgerFor(*parts_.plan, *parts_.shape), scheduler,
-                                           parts_.plan->step_rows, this);
+                                           parts_.plan->step_rows, static_cast<Pipeline::Listener*>(this));
   }
   if (const absl::Status started = stages.ok() ? stages_->Start() : stages.status(); !started.ok()) OnStageDown(0, started);
 

@@ -194,7 +194,9 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
 
   // The engine's thread.
   std::unique_ptr<StoreLock> lock_;
-  std::unique_ptr<Catalog> catalog_;           // store thread after the start
+  // These two belong to the store thread after the start.
+  std::unique_ptr<Catalog> catalog_;
+  SegmentNames segment_names_;
   std::unique_ptr<StageGroup> stages_;
   std::unique_ptr<Pipeline> pipeline_;
   ModelIdentity identity_;

@@ -115,7 +115,7 @@ void Engine::Delete(std::string owner, std::string id, DoneCallback done) {
           const auto folders = ListConversationFolders(store);
           RETURN_IF_ERROR(folders.status());
           if (!std::binary_search(folders->begin(), folders->end(), folder)) return absl::OkStatus();
-          RETURN_IF_ERROR(DeleteConversation(store, folder, files == nullptr ? nullptr : files->journal.get()));
+          RETURN_IF_ERROR(DeleteConversation(store, folder, files == nullptr ? nullptr : files->journal.get(), &segment_names_));
           return catalog_->Remove(folder);
         },
         [this, conversation, done](absl::Status status) {
@@ -147,7 +147,7 @@ void Engine::Verify(std::string owner, std::string id, Callback<VerifyResult> do
           ASSIGN_OR_RETURN(const VerifyReport report, VerifyConversation(store, folder, nullptr));
           VerifyResult result{.id = id, .ok = report.ok(), .generation = report.generation,
                               .n_records = static_cast<int64_t>(report.n_records), .bytes = static_cast<int64_t>(report.bytes)};
-          for (const auto& problem : report.problems) result.problems.push_back({problem.file, problem.stage, problem.layer, problem.what});
+          result.problems = report.problems;
           return result;
         },
         [done](absl::StatusOr<VerifyResult> result) { done(std::move(result)); });

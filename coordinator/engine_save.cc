@@ -198,55 +198,42 @@ Manifest Engine::MakeManifest(const Transfer& save) const {
 void Engine::CommitSave(uint64_t number) {
   const Transfer& transfer = transfers_.at(number);
   struct Committed {
-    absl::Status status;
+    CommitOutcome outcome;
     Manifest manifest;
-    bool published = false;
   };
   store_thread_->Do(
-      [files = transfer.conversation->files, manifest = MakeManifest(transfer), store = store_->dir,
+      [this, files = transfer.conversation->files, manifest = MakeManifest(transfer), store = store_->dir,
        folder = transfer.conversation->folder]() mutable -> Committed {
-        const std::string path = ConversationPath(store, folder);
-        Journal& journal = *files->journal;
-        // Order: the tokens that the manifest binds, then the intent, then the manifest itself (the commit), then the
-        // note that it is done. A crash before the rename leaves the old generation, one after it the new.
-        if (const absl::Status flushed = journal.Flush(); !flushed.ok()) return {flushed, manifest};
-        manifest.journal = journal.bound();
-        const auto text = SerializeManifest(manifest);
-        if (!text.ok()) return {text.status(), manifest};
-        if (const absl::Status saving = journal.AppendSaving(manifest.generation, text->digest); !saving.ok()) return {saving, manifest};
-        if (const absl::Status published = PublishManifest(path, *text); !published.ok()) return {published, manifest};
-        const absl::Status saved = journal.AppendSaved(manifest.generation, text->digest);
-        if (!saved.ok()) LogWarning("journal: {}", ToStd(saved.message()));  // the next start appends it
-        const auto removed = RemoveDeadSegments(store, folder);
-        if (!removed.ok()) LogWarning("store: {}", ToStd(removed.status().message()));
-        return {absl::OkStatus(), manifest, true};
+        const CommitOutcome outcome = layover::CommitSave(store, folder, &manifest, files->journal.get());
+        if (outcome.visible && outcome.status.ok()) {
+          segment_names_.Set(folder, &manifest);
+          const auto removed = RemoveDeadSegments(store, folder, segment_names_);
+          if (!removed.ok()) LogWarning("store: {}", ToStd(removed.status().message()));
+        } else if (outcome.visible) {
+          segment_names_.SetUnreadable(folder, outcome.status);
+        }
+        return {outcome, std::move(manifest)};
       },
       [this, number](Committed committed) {
         const auto found = transfers_.find(number);
         if (found == transfers_.end()) return;
         Transfer& save = found->second;
-        if (!committed.status.ok()) {
-          save.status = committed.status;
-          for (const std::string& path : save.paths) {
+        if (!committed.outcome.status.ok()) {
+          // In doubt, both generations' segments stay until the next start has looked.
+          for (const std::string& path : committed.outcome.visible ? std::vector<std::string>() : save.paths) {
             store_thread_->Post([path] { (void)RemoveDurably(std::string(DirName(path)), BaseName(path)); });
           }
-          EndSave(number, committed.status);
+          EndSave(number, committed.outcome.status);
           return;
         }
         Conversation& conversation = *save.conversation;
         SaveResult result{.id = conversation.id, .generation = save.generation, .n_tokens = save.n_tokens,
                           .ms = MsSince(save.started)};
-        conversation.saved = {.generation = save.generation, .n_tokens = save.n_tokens, .prefix = save.prefix};
-        for (size_t i = 0; i < save.saved.size(); ++i) {
-          const wire::SaveReceipt& receipt = save.saved[i];
+        conversation.saved = SavedImageOf(committed.manifest);
+        for (const wire::SaveReceipt& receipt : save.saved) {
           result.bytes_written += receipt.bytes;
           result.stages.push_back({.stage = receipt.stage, .layer_begin = receipt.layer_begin, .layer_end = receipt.layer_end,
                                    .bytes_written = receipt.bytes, .ms = receipt.ms});
-          const ManifestSegment& segment = committed.manifest.segments[i];
-          conversation.saved.segments.push_back({segment.Path(), segment.stage, segment.generation, segment.layer_begin,
-                                                 segment.layer_end, static_cast<int64_t>(segment.bytes),
-                                                 static_cast<int64_t>(segment.live_bytes)});
-          conversation.saved.bytes += receipt.bytes;
         }
         conversation.last_save = {result.bytes_written, result.bytes_kept};
         conversation.last_error.clear();

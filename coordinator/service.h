@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/digest.h"
+#include "common/storage/store_layout.h"
 #include "common/wire/sampler_spec.h"
 
 namespace layover {
@@ -151,13 +152,6 @@ struct RestoreResult {
   std::optional<std::string> proof;      // "bit-exact" | "state exact, arithmetic differs"
   std::vector<std::string> warnings;
   std::vector<StageBytes> stages;
-};
-
-struct VerifyProblem {
-  std::string file;
-  int stage = -1;
-  int layer = -1;
-  std::string what;
 };
 
 struct VerifyResult {

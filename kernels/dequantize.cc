@@ -211,73 +211,54 @@ void DecodeIQ4_XS(const void* block, float* out) {
   }
 }
 
-// Every weight type of ops.h. A type without a function is known by size only: `inspect` and digests need no values.
-constexpr std::array kTypes = {
-    WeightTypeInfo{WeightType::kF32, "F32", 1, 4, DecodeF32},
-    WeightTypeInfo{WeightType::kF16, "F16", 1, 2, DecodeF16},
-    WeightTypeInfo{WeightType::kQ4_0, "Q4_0", 32, 18, DecodeQ4_0},
-    WeightTypeInfo{WeightType::kQ4_1, "Q4_1", 32, 20, DecodeQ4_1},
-    WeightTypeInfo{WeightType::kQ5_0, "Q5_0", 32, 22, DecodeQ5_0},
-    WeightTypeInfo{WeightType::kQ5_1, "Q5_1", 32, 24, DecodeQ5_1},
-    WeightTypeInfo{WeightType::kQ8_0, "Q8_0", 32, 34, DecodeQ8_0},
-    WeightTypeInfo{WeightType::kQ2_K, "Q2_K", kSuper, 84, DecodeQ2_K},
-    WeightTypeInfo{WeightType::kQ3_K, "Q3_K", kSuper, 110, DecodeQ3_K},
-    WeightTypeInfo{WeightType::kQ4_K, "Q4_K", kSuper, 144, DecodeQ4_K},
-    WeightTypeInfo{WeightType::kQ5_K, "Q5_K", kSuper, 176, DecodeQ5_K},
-    WeightTypeInfo{WeightType::kQ6_K, "Q6_K", kSuper, 210, DecodeQ6_K},
-    WeightTypeInfo{WeightType::kIQ2_XXS, "IQ2_XXS", kSuper, 66, nullptr},
-    WeightTypeInfo{WeightType::kIQ2_XS, "IQ2_XS", kSuper, 74, nullptr},
-    WeightTypeInfo{WeightType::kIQ3_XXS, "IQ3_XXS", kSuper, 98, nullptr},
-    WeightTypeInfo{WeightType::kIQ1_S, "IQ1_S", kSuper, 50, nullptr},
-    WeightTypeInfo{WeightType::kIQ4_NL, "IQ4_NL", 32, 18, DecodeIQ4_NL},
-    WeightTypeInfo{WeightType::kIQ3_S, "IQ3_S", kSuper, 110, nullptr},
-    WeightTypeInfo{WeightType::kIQ2_S, "IQ2_S", kSuper, 82, nullptr},
-    WeightTypeInfo{WeightType::kIQ4_XS, "IQ4_XS", kSuper, 136, DecodeIQ4_XS},
-    WeightTypeInfo{WeightType::kIQ1_M, "IQ1_M", kSuper, 56, nullptr},
-    WeightTypeInfo{WeightType::kBF16, "BF16", 1, 2, DecodeBF16},
-    WeightTypeInfo{WeightType::kMXFP4, "MXFP4", 32, 17, DecodeMXFP4},
+// The types whose values can be read: one block of bytes (no alignment needed) to BlockElements floats.
+struct Decoder {
+  WeightType type;
+  void (*decode)(const void* block, float* out);
+};
+constexpr std::array kDecoders = {
+    Decoder{WeightType::kF32, DecodeF32},
+    Decoder{WeightType::kF16, DecodeF16},
+    Decoder{WeightType::kQ4_0, DecodeQ4_0},
+    Decoder{WeightType::kQ4_1, DecodeQ4_1},
+    Decoder{WeightType::kQ5_0, DecodeQ5_0},
+    Decoder{WeightType::kQ5_1, DecodeQ5_1},
+    Decoder{WeightType::kQ8_0, DecodeQ8_0},
+    Decoder{WeightType::kQ2_K, DecodeQ2_K},
+    Decoder{WeightType::kQ3_K, DecodeQ3_K},
+    Decoder{WeightType::kQ4_K, DecodeQ4_K},
+    Decoder{WeightType::kQ5_K, DecodeQ5_K},
+    Decoder{WeightType::kQ6_K, DecodeQ6_K},
+    Decoder{WeightType::kIQ4_NL, DecodeIQ4_NL},
+    Decoder{WeightType::kIQ4_XS, DecodeIQ4_XS},
+    Decoder{WeightType::kBF16, DecodeBF16},
+    Decoder{WeightType::kMXFP4, DecodeMXFP4},
 };
 
-const WeightTypeInfo& KnownType(WeightType type) {
-  const WeightTypeInfo* info = FindWeightType(type);
-  LAYOVER_CHECK(info != nullptr);
-  return *info;
+const Decoder* FindDecoder(WeightType type) {
+  const auto it = std::find_if(kDecoders.begin(), kDecoders.end(), [type](const auto& decoder) { return decoder.type == type; });
+  return it == kDecoders.end() ? nullptr : &*it;
 }
 
 }  // namespace
 
-const WeightTypeInfo* FindWeightType(WeightType type) {
-  const auto it = std::find_if(kTypes.begin(), kTypes.end(), [type](const auto& info) { return info.type == type; });
-  return it == kTypes.end() ? nullptr : &*it;
-}
+int BlockElements(WeightType type) { return WeightTypeInfo(type).block_elements; }
 
-std::string_view WeightTypeName(WeightType type) {
-  return KnownType(type).name;
-}
-
-int BlockElements(WeightType type) {
-  return KnownType(type).block_elements;
-}
-
-size_t BlockBytes(WeightType type) {
-  return KnownType(type).block_bytes;
-}
+size_t BlockBytes(WeightType type) { return static_cast<size_t>(WeightTypeInfo(type).block_bytes); }
 
 size_t RowBytes(WeightType type, int cols) {
-  const WeightTypeInfo& info = KnownType(type);
-  LAYOVER_CHECK(cols >= 0 && cols % info.block_elements == 0);
-  return static_cast<size_t>(cols / info.block_elements) * info.block_bytes;
+  LAYOVER_CHECK(cols >= 0);
+  return WeightBytes(type, 1, static_cast<uint64_t>(cols));
 }
 
-bool CanDequantize(WeightType type) {
-  return KnownType(type).dequantize != nullptr;
-}
+bool CanDequantize(WeightType type) { return FindDecoder(type) != nullptr; }
 
 void DequantizeRow(WeightType type, const void* row, int cols, float* out) {
-  const WeightTypeInfo& info = KnownType(type);
-  LAYOVER_CHECK(info.dequantize != nullptr && cols % info.block_elements == 0);
+  const Decoder* decoder = FindDecoder(type);
+  const int elements = BlockElements(type);
+  LAYOVER_CHECK(decoder != nullptr && cols % elements == 0);
   const uint8_t* block = Bytes(row);
-  for (int i = 0; i < cols; i += info.block_elements, block += info.block_bytes) info.dequantize(block, out + i);
+  for (int i = 0; i < cols; i += elements, block += BlockBytes(type)) decoder->decode(block, out + i);
 }
 
 }  // namespace layover

@@ -160,7 +160,7 @@ absl::Status Transfers::WriteSegment(const wire::SaveSession& save, const StageS
   };
   ASSIGN_OR_RETURN(const std::unique_ptr<SegmentWriter> writer, SegmentWriter::Create(path, header, options));
 
-  const auto cancelled = [&] { return Cancelled(save.save) ? Cancelled("save {} was aborted", save.save) : absl::OkStatus(); };
+  const auto cancelled = [&] { return Cancelled(save.save) ? layover::Cancelled("save {} was aborted", save.save) : absl::OkStatus(); };
   const std::unique_ptr<Stream> stream = device_.NewCopyStream();
   for (int layer = pages_.layers().begin; layer < pages_.layers().end; ++layer) {
     for (RecordKind kind : {RecordKind::kKRows, RecordKind::kVRows}) {
@@ -250,7 +250,7 @@ absl::Status Transfers::ReadSegments(const wire::RestoreSession& restore, wire::
   const std::unique_ptr<Stream> stream = device_.NewCopyStream();
   pages_.Zero(*stream, restore.pages);
   const auto use = [&](const IndexEntry& entry, std::span<const std::byte> payload) -> absl::Status {
-    if (cancel_all_) return Cancelled("restore {} was cancelled", restore.restore);
+    if (cancel_all_) return layover::Cancelled("restore {} was cancelled", restore.restore);
     const RecordKey& key = entry.key;
     if (key.element != ElementOf(pages_.type()) || payload.size() != static_cast<size_t>(key.tokens()) * pages_.row_bytes()) {
       return DataLoss("a record of layer {} does not have this model's rows", key.layer);

@@ -4,6 +4,16 @@
 
 namespace layover {
 
+SavedImage SavedImageOf(const Manifest& manifest) {
+  SavedImage saved{.generation = manifest.generation, .n_tokens = manifest.n_tokens, .prefix = manifest.prefix,
+                   .bytes = static_cast<int64_t>(manifest.TotalBytes())};
+  for (const ManifestSegment& segment : manifest.segments) {
+    saved.segments.push_back({segment.Path(), segment.stage, segment.generation, segment.layer_begin, segment.layer_end,
+                              static_cast<int64_t>(segment.bytes), static_cast<int64_t>(segment.live_bytes)});
+  }
+  return saved;
+}
+
 bool Conversation::Active() const {
   return waiting_turns > 0 ||
          std::any_of(branches.begin(), branches.end(), [](const auto& branch) { return branch->running != nullptr; });

@@ -45,6 +45,7 @@ struct SavedImage {
   std::vector<SegmentInfo> segments;
   bool refused = false;          // a restore failed: not tried again by requests until the next save
 };
+SavedImage SavedImageOf(const Manifest& manifest);
 
 struct Conversation {
   std::string owner;

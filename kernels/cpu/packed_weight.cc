@@ -84,7 +84,7 @@ size_t PackedCpuWeightBytes(WeightType type, int experts, int rows, int cols) {
 namespace {
 
 absl::Status CheckSource(const WeightSource& source, const PackedFormat* format) {
-  const WeightTypeInfo* info = FindWeightType(source.type);
+  const WeightTypeTraits* info = WeightTypeInfo(static_cast<uint32_t>(source.type));
   if (info == nullptr) return InvalidArgument("weight type {} is unknown", static_cast<uint32_t>(source.type));
   if (format == nullptr) return InvalidArgument("the CPU back end has no product for {} weights", info->name);
   if (source.experts <= 0 || source.rows <= 0 || source.cols <= 0 || source.experts > limits::kMaxExperts) {

@@ -26,10 +26,9 @@ std::vector<uint8_t> FromHex(const std::string& hex) {
   return bytes;
 }
 
-const WeightTypeInfo* FindByName(const std::string& name) {
-  for (uint32_t id = 0; id < 64; ++id) {
-    const WeightTypeInfo* info = FindWeightType(static_cast<WeightType>(id));
-    if (info != nullptr && info->name == name) return info;
+const WeightTypeTraits* FindByName(const std::string& name) {
+  for (const WeightTypeTraits& traits : AllWeightTypes()) {
+    if (traits.name == name) return &traits;
   }
   return nullptr;
 }
@@ -45,7 +44,7 @@ TEST(Dequantize, EqualsGgmlBitForBit) {
     std::string name, bar, block_hex, values_hex;
     int elements = 0;
     fields >> name >> bar >> elements >> bar >> block_hex >> bar >> values_hex;
-    const WeightTypeInfo* info = FindByName(name);
+    const WeightTypeTraits* info = FindByName(name);
     ASSERT_NE(info, nullptr) << name;
     const std::vector<uint8_t> block = FromHex(block_hex);
     const std::vector<uint8_t> values = FromHex(values_hex);
@@ -56,7 +55,7 @@ TEST(Dequantize, EqualsGgmlBitForBit) {
     std::vector<uint8_t> shifted(block.size() + 1);
     std::memcpy(shifted.data() + 1, block.data(), block.size());
     std::vector<float> got(elements);
-    DequantizeRow(info->type, shifted.data() + 1, elements, got.data());
+    DequantizeRow(static_cast<WeightType>(info->id), shifted.data() + 1, elements, got.data());
     for (int i = 0; i < elements; ++i) {
       uint32_t want_bits;
       std::memcpy(&want_bits, values.data() + 4 * i, 4);
@@ -79,8 +78,8 @@ TEST(Dequantize, SizesAreThoseOfGguf) {
   EXPECT_EQ(BlockBytes(WeightType::kIQ2_XXS), 66u);
   EXPECT_EQ(WeightTypeName(WeightType::kMXFP4), "MXFP4");
   EXPECT_FALSE(CanDequantize(WeightType::kIQ1_M));
-  EXPECT_EQ(FindWeightType(static_cast<WeightType>(4)), nullptr);
-  EXPECT_EQ(FindWeightType(static_cast<WeightType>(0xffffffff)), nullptr);
+  EXPECT_FALSE(CanDequantize(static_cast<WeightType>(4)));
+  EXPECT_FALSE(CanDequantize(static_cast<WeightType>(0xffffffff)));
 }
 
 TEST(Dequantize, RowIsBlocksBackToBack) {

