@@ -25,8 +25,8 @@ absl::Status BadMessage(const std::string& where, std::string_view what) {
 // The rendered text, or nothing if the template fails on it.
 absl::StatusOr<std::string> Probe(TemplateEngine* engine, const std::string& source, const Json& messages,
                                   const Json& tools) {
-  Json context = {{"messages", messages}, {"add_generation_prompt", false}, {"bos_token", ""}, {"eos_token", ""}};
-  if (!tools.is_null()) context["tools"] = tools;
+  const Json context = {
+      {"messages", messages}, {"tools", tools}, {"add_generation_prompt", false}, {"bos_token", ""}, {"eos_token", ""}};
   absl::StatusOr<std::string> text = engine->Render(source, DumpJson(context));
   if (absl::IsUnavailable(text.status())) return text.status();
   return text.ok() ? *std::move(text) : std::string();

@@ -150,11 +150,13 @@ TEST(Bpe, IgnoreMergesTakesWholePieces) {
 }
 
 TEST(Bpe, MergesNeverMakeAControlToken) {
-  TokenizerSpec spec = ByteLevelSpec({"< s", "<s >"});
-  spec.types[257] = TokenType::kControl;  // "<s>", the second merge's result
+  TokenizerSpec spec = ByteLevelSpec({"a b", "ab c"});
+  spec.types[257] = TokenType::kControl;  // "abc", the second merge's result
   const auto tokenizer = MakeTokenizer(spec);
-  EXPECT_EQ(Spell(*tokenizer, tokenizer->Encode("<s>", kPlain)), "<|s|>");
-  EXPECT_EQ(Spell(*tokenizer, tokenizer->Encode("<s>", kWithControl)), "<s>");
+  EXPECT_EQ(Spell(*tokenizer, tokenizer->Encode("abc", kPlain)), "a|b|c");
+  EXPECT_EQ(Spell(*tokenizer, tokenizer->Encode("abc", kWithControl)), "abc");
+  spec.pre = "llama-bpe";  // whole pieces are looked up first
+  EXPECT_EQ(Spell(*tokenizer, MakeTokenizer(spec)->Encode("abc", kPlain)), "a|b|c");
 }
 
 TEST(Bpe, LongPiecesStayFast) {
