@@ -114,6 +114,11 @@ class Comparison(Case):
             self.assertLessEqual(merged.mean_kl, expected)
             self.assertGreater(merged.mean_kl, 0.5 * expected)
 
+    def test_divergence_with_a_bucket_for_the_rest(self):
+        p, q = [math.log(0.5), math.log(0.3)], [math.log(0.4), math.log(0.2)]
+        expected = 0.5 * math.log(0.5 / 0.4) + 0.3 * math.log(0.3 / 0.2) + 0.2 * math.log(0.2 / 0.4)
+        self.assertAlmostEqual(compare_logits.bucketed_kl(p, q), expected, places=12)
+
     def test_noise_fails_every_way(self):
         noisy = self.noisy(0.3)
         raw = self.write("noisy", noisy)
