@@ -39,7 +39,7 @@ inline constexpr uint64_t kMaxGgufKeys = 100'000;
 inline constexpr uint64_t kMaxGgufStringBytes = 1ull << 30;
 inline constexpr uint64_t kMaxGgufKeyBytes = 65'535;
 inline constexpr uint64_t kMaxGgufArrayElements = 1ull << 30;
-inline constexpr uint64_t kMaxGgufReadElements = 4ull << 20;  // of an array that is taken into memory: four times the vocabulary
+inline constexpr uint64_t kMaxGgufReadElements = 4ull << 20;  // of an array taken into memory: four vocabularies
 inline constexpr uint64_t kMaxGgufTensorNameBytes = 63;
 inline constexpr uint64_t kMaxGgufAlignment = kMiB;
 inline constexpr int kMaxGgufSplits = 1000;
@@ -107,8 +107,8 @@ inline constexpr int kSaveSilentMs = 60'000;            // a save that makes no 
 
 static_assert(kDefaultChunkTokens % kPageTokens == 0 && kMaxChunkTokens % kPageTokens == 0, "chunks end on the grid");
 static_assert(kMaxChunkTokens <= kMaxStepTokens, "one chunk fits in a step");
-static_assert(kMaxChunkTokens + kMaxSessions <= kMaxStepTokens, "a step holds one whole chunk and a row of every session");
-static_assert(kMaxGgufReadElements >= 4ull * kMaxVocab, "tokens, scores and merges of the largest vocabulary can be read");
+static_assert(kMaxChunkTokens + kMaxSessions <= kMaxStepTokens, "a step holds a chunk and a row of every session");
+static_assert(kMaxGgufReadElements >= 4ull * kMaxVocab, "the largest vocabulary's tokens and merges can be read");
 static_assert(kMaxSessions <= kMaxStepSlices, "every live session can have a row in one step");
 static_assert(kIoBufferBytes % kBlockBytes == 0, "direct I/O needs whole blocks");
 static_assert(kMaxContextTokens * sizeof(int32_t) <= kMaxRecordBytes, "a conversation's token ids fit into one record");
