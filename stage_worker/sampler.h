@@ -21,6 +21,7 @@
 #ifndef LAYOVER_STAGE_WORKER_SAMPLER_H_
 #define LAYOVER_STAGE_WORKER_SAMPLER_H_
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -60,8 +61,11 @@ class LogSoftmax {
 
 std::vector<TokenLogprob> TopLogprobs(std::span<const float> row, int k);
 
-// A number in [0, 1) with 53 random bits: Philox4x32-10 with key `seed` and counter (position, 0).
+// A number in [0, 1) with 53 random bits: Philox4x32-10 with key `seed` (low word first) and counter (position, 0).
 double UniformAt(uint64_t seed, int64_t position);
+
+// The generator itself (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
+std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
 }  // namespace layover
 
