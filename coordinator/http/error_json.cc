@@ -43,35 +43,25 @@ const CodeRow& RowOf(const absl::Status& status) {
   return kOtherCode;
 }
 
+struct TypeRow {
+  int http_status;
+  std::string_view type;
+};
+// The first row of a type is the status that stands for it where only the type is known.
+constexpr TypeRow kTypes[] = {{400, "invalid_request_error"}, {401, "authentication_error"},
+                              {403, "permission_error"},      {404, "not_found_error"},
+                              {504, "timeout_error"},         {408, "timeout_error"},
+                              {409, "conflict_error"},        {413, "request_too_large"},
+                              {431, "request_too_large"},     {422, "unprocessable_entity_error"},
+                              {429, "rate_limit_error"},      {500, "server_error"},
+                              {501, "not_supported_error"},   {503, "unavailable_error"},
+                              {507, "insufficient_storage"}};
+
 std::string_view TypeOf(int http_status) {
-  switch (http_status) {
-    case 401:
-      return "authentication_error";
-    case 403:
-      return "permission_error";
-    case 404:
-      return "not_found_error";
-    case 408:
-    case 504:
-      return "timeout_error";
-    case 409:
-      return "conflict_error";
-    case 413:
-    case 431:
-      return "request_too_large";
-    case 422:
-      return "unprocessable_entity_error";
-    case 429:
-      return "rate_limit_error";
-    case 501:
-      return "not_supported_error";
-    case 503:
-      return "unavailable_error";
-    case 507:
-      return "insufficient_storage";
-    default:
-      return http_status >= 500 ? "server_error" : "invalid_request_error";
+  for (const TypeRow& row : kTypes) {
+    if (row.http_status == http_status) return row.type;
   }
+  return http_status >= 500 ? "server_error" : "invalid_request_error";
 }
 
 ordered_json TextOrNull(std::string_view text) {
@@ -106,6 +96,13 @@ void AddOverflow(const absl::Status& status, ordered_json& error) {
 
 int HttpStatusOf(const absl::Status& status) {
   return RowOf(status).http_status;
+}
+
+int HttpStatusOfType(std::string_view type) {
+  for (const TypeRow& row : kTypes) {
+    if (row.type == type) return row.http_status;
+  }
+  return 500;
 }
 
 ordered_json ErrorObject(const absl::Status& status) {

@@ -13,6 +13,8 @@ namespace layover {
 
 // 400 for InvalidArgument, 404 for NotFound, ... (common/status.h); Unauthenticated 401, PermissionDenied 403.
 int HttpStatusOf(const absl::Status& status);
+// For an error object in an event stream, whose HTTP status was 200: by its "type".
+int HttpStatusOfType(std::string_view type);
 
 // {"message", "type", "param", "code"} and, where the status has them, "file", "stage", "field". Without the outer
 // {"error": ...}. A context overflow carries its numbers as "n_prompt_tokens" and "n_ctx" (ContextOverflow).

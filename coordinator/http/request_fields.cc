@@ -25,6 +25,13 @@ const ordered_json* Find(const ordered_json& body, const char* name) {
   return found == body.end() || found->is_null() ? nullptr : &*found;
 }
 
+// An integer too large for 64 bits is held as its digits and is no number here: every range is smaller.
+bool NumberOf(const ordered_json& value, double* number) {
+  if (!value.is_number()) return false;
+  *number = value.get<double>();
+  return true;
+}
+
 bool ToInteger(const ordered_json& value, int64_t* out) {
   if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return false;
   if (value.is_number_integer()) {
