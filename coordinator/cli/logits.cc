@@ -36,7 +36,7 @@ class LogitsRun : private StageGroup::Listener, private Pipeline::Listener {
                                     .max_slices = setup_.plan.step_rows - setup_.topology.chunk};
     pipeline_ = std::make_unique<Pipeline>(
         stages_.get(), LedgerConfig{.sessions = setup_.plan.sessions, .full_pages = setup_.plan.n_pages}, scheduler,
-        setup_.plan.step_rows, this);
+        setup_.plan.step_rows, static_cast<Pipeline::Listener*>(this));
     RETURN_IF_ERROR(stages_->Start());
     while (!done_ && failure_.ok()) {
       std::vector<wire::PollItem> items = stages_->PollItems();

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "common/status.h"
+#include "common/storage/durable_file.h"
 #include "common/storage/store_layout.h"
 #include "coordinator/conversation/conversation.h"
 
