@@ -169,6 +169,7 @@ class BlockWriterImpl : public BlockWriter {
     return absl::OkStatus();
   }
 
+  size_t room() const override { return channel_->slot(current_).buffer.capacity() - fill_; }
   uint64_t offset() const override { return buffer_offset_ + fill_; }
   uint64_t bytes_written() const override { return channel_->bytes_moved(); }
 

@@ -36,6 +36,8 @@ class BlockWriter {
   virtual absl::StatusOr<std::span<std::byte>> Reserve(size_t bytes) = 0;
   // Zero bytes up to the next multiple of `alignment` (at most limits::kBlockBytes).
   virtual absl::Status Pad(size_t alignment) = 0;
+  // How much Reserve and Pad may still take, all together, without what they gave before becoming invalid.
+  virtual size_t room() const = 0;
   virtual uint64_t offset() const = 0;         // where the next Reserve begins
   virtual uint64_t bytes_written() const = 0;  // that reached the file
   // Everything written and synced, the folder's entry included. The length must be a multiple of the block.

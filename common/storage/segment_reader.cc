@@ -1,6 +1,7 @@
 #include "common/storage/segment_reader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "common/limits.h"
 #include "common/status.h"
 #include "common/storage/file_names.h"
+#include "common/storage/fork_join.h"
 #include "common/storage/on_disk.h"
 #include "fmt/format.h"
 
@@ -33,7 +35,7 @@ struct Batch {
 class SegmentReaderImpl : public SegmentReader {
  public:
   SegmentReaderImpl(std::string path, Options options, std::unique_ptr<BlockReader> in)
-      : path_(std::move(path)), options_(std::move(options)), in_(std::move(in)) {
+      : path_(std::move(path)), options_(std::move(options)), in_(std::move(in)), threads_(options_.threads) {
     if (const std::optional<SegmentName> name = ParseSegmentFileName(BaseName(path_))) stage_ = name->stage;
   }
 
@@ -76,26 +78,17 @@ class SegmentReaderImpl : public SegmentReader {
     extents.reserve(batches.size());
     for (const Batch& batch : batches) extents.push_back(batch.extent);
     uint64_t verified = 0;
+    bool callers_own = false;  // the caller's own failure is not the file's
     const absl::Status status = in_->Read(extents, [&](size_t i, std::span<const std::byte> data) -> absl::Status {
-      const Batch& batch = batches[i];
-      for (size_t k = batch.first; k < batch.first + batch.count; ++k) {
-        const IndexEntry& entry = index_[positions[k]];
-        const auto payload = data.subspan(entry.offset - batch.extent.offset, entry.bytes);
-        RETURN_IF_ERROR(Verify(positions[k], payload, data.subspan(entry.offset - batch.extent.offset + entry.bytes)));
-        verified += entry.bytes;
-        if (use) {
-          absl::Status used = use(entry, payload);
-          // The caller's own failure is not the file's.
-          if (!used.ok()) {
-            callers_own_ = true;
-            return used;
-          }
-        }
-      }
-      if (options_.progress) options_.progress(verified);
-      return absl::OkStatus();
+      Outcome outcome =
+          HandleBatch(positions.subspan(batches[i].first, batches[i].count), batches[i].extent.offset, data, use);
+      callers_own = outcome.callers_own;
+      damaged_layer_ = outcome.damaged_layer;
+      verified += outcome.verified;
+      if (outcome.status.ok() && options_.progress) options_.progress(verified);
+      return outcome.status;
     });
-    return std::exchange(callers_own_, false) ? status : Note(status);
+    return callers_own ? status : Note(status);
   }
 
   absl::Status VerifyAll() override {
@@ -180,8 +173,44 @@ class SegmentReaderImpl : public SegmentReader {
     return batches;
   }
 
+  struct Outcome {
+    absl::Status status;
+    bool callers_own = false;
+    int damaged_layer = kNoLayer;
+    uint64_t verified = 0;
+  };
+
+  // Verifies and hands over the records of one read, whose first byte lies at `begin` in the file.
+  Outcome HandleBatch(std::span<const size_t> positions, uint64_t begin, std::span<const std::byte> data,
+                      const Use& use) {
+    std::vector<Outcome> outcomes(positions.size());
+    std::atomic<bool> stop = false;
+    threads_.Run(positions.size(), [&](size_t i) {
+      if (stop) return;
+      const IndexEntry& entry = index_[positions[i]];
+      const std::span<const std::byte> rest = data.subspan(entry.offset - begin);
+      const std::span<const std::byte> payload = rest.first(entry.bytes);
+      Outcome& outcome = outcomes[i];
+      outcome.status = Verify(positions[i], payload, rest.subspan(entry.bytes));
+      if (!outcome.status.ok()) {
+        outcome.damaged_layer = entry.key.layer;
+      } else if (use) {
+        outcome.status = use(entry, payload);
+        outcome.callers_own = !outcome.status.ok();
+      }
+      outcome.verified = entry.bytes;
+      if (!outcome.status.ok()) stop = true;
+    });
+    uint64_t verified = 0;
+    for (Outcome& outcome : outcomes) {
+      if (!outcome.status.ok()) return std::move(outcome);
+      verified += outcome.verified;
+    }
+    return {absl::OkStatus(), false, kNoLayer, verified};
+  }
+
   // `rest`: what was read behind the payload. Padding reaches to the next record, or to the end of the block.
-  absl::Status Verify(size_t position, std::span<const std::byte> payload, std::span<const std::byte> rest) {
+  absl::Status Verify(size_t position, std::span<const std::byte> payload, std::span<const std::byte> rest) const {
     const IndexEntry& entry = index_[position];
     const uint64_t end = entry.offset + entry.bytes;
     const uint64_t next = position + 1 < index_.size() ? index_[position + 1].offset : footer_.index_offset;
@@ -190,8 +219,7 @@ class SegmentReaderImpl : public SegmentReader {
     return absl::OkStatus();
   }
 
-  absl::Status Damage(const IndexEntry& entry, std::string_view what) {
-    damaged_layer_ = entry.key.layer;
+  static absl::Status Damage(const IndexEntry& entry, std::string_view what) {
     const std::string layer = entry.key.layer == kNoLayer ? "" : fmt::format(" of layer {}", entry.key.layer);
     return DataLoss("the {}{}, tokens [{}, {}), are damaged: {}", RecordKindName(entry.key.kind), layer,
                     entry.key.token_begin, entry.key.token_end, what);
@@ -205,7 +233,7 @@ class SegmentReaderImpl : public SegmentReader {
   Footer footer_;
   std::vector<IndexEntry> index_;
   int damaged_layer_ = kNoLayer;
-  bool callers_own_ = false;
+  ForkJoin threads_;
 };
 
 }  // namespace

@@ -36,6 +36,7 @@ class SegmentReader {
   struct Options {
     BlockIoOptions io;
     std::function<void(uint64_t bytes)> progress;  // payload bytes verified by the running call; on the caller's thread
+    int threads = 1;  // that verify and call `use`; with more than one, neighbouring records may come at once
   };
   // Reads and checks header, index and footer.
   static absl::StatusOr<std::unique_ptr<SegmentReader>> Open(const std::string& path,
@@ -50,8 +51,9 @@ class SegmentReader {
 
   using Use = std::function<absl::Status(const IndexEntry& entry, std::span<const std::byte> payload)>;
   // Streams the records at the given positions of index() (strictly ascending) in large reads, several in flight;
-  // verifies each payload and the padding after it, then calls `use` (payload aligned to 64, valid during the call).
-  // Stops at the first error.
+  // verifies each payload and the padding after it, then calls `use` (payload aligned to 64, valid during the call). In
+  // order with one thread; with more, records of one read come in any order, from several threads. Stops at the first
+  // error.
   virtual absl::Status ReadRecords(std::span<const size_t> positions, const Use& use) = 0;
   // After DataLoss from ReadRecords or VerifyAll: the damaged record's layer, else kNoLayer.
   virtual int damaged_layer() const = 0;

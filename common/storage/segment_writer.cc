@@ -8,6 +8,7 @@
 #include "common/limits.h"
 #include "common/status.h"
 #include "common/storage/file_names.h"
+#include "common/storage/fork_join.h"
 #include "fmt/format.h"
 
 namespace layover {
@@ -16,7 +17,11 @@ namespace {
 class SegmentWriterImpl : public SegmentWriter {
  public:
   SegmentWriterImpl(std::string path, const SegmentHeader& header, Options options, std::unique_ptr<BlockWriter> out)
-      : path_(std::move(path)), header_(header), options_(std::move(options)), out_(std::move(out)) {}
+      : path_(std::move(path)),
+        header_(header),
+        options_(std::move(options)),
+        out_(std::move(out)),
+        threads_(options_.threads) {}
   ~SegmentWriterImpl() override { Abandon(); }
 
   absl::Status Begin() { return Note(WriteText(EncodeHeader(header_))); }
@@ -31,20 +36,31 @@ class SegmentWriterImpl : public SegmentWriter {
 
   absl::StatusOr<std::span<std::byte>> AppendRecord(const RecordKey& key, size_t bytes) override {
     SealRecord();
-    RETURN_IF_ERROR(Note(CheckRecord(header_, key, bytes)));
-    if (index_.size() == limits::kMaxSegmentRecords) return Note(ResourceExhausted("too many records in one segment"));
-    RETURN_IF_ERROR(Note(out_->Pad(kRecordAlignment)));
-    if (out_->offset() + bytes > limits::kMaxSegmentBytes) return Note(ResourceExhausted("the segment grows too long"));
-    IndexEntry entry;
-    entry.key = key;
-    entry.offset = out_->offset();
-    entry.bytes = bytes;
-    absl::StatusOr<std::span<std::byte>> room = out_->Reserve(bytes);
-    if (!room.ok()) return Note(room.status());
-    index_.push_back(entry);
-    payload_bytes_ += bytes;
-    open_record_ = *room;
-    return room;
+    RETURN_IF_ERROR(PrepareRecord(key, bytes));
+    return PlaceRecord(key, bytes);
+  }
+
+  absl::Status AppendRecords(std::span<const RecordSize> records, const Fill& fill) override {
+    // As many at a time as fit into the buffer that is being filled: their rooms must stay until all are digested.
+    std::vector<std::span<std::byte>> rooms;
+    for (size_t done = 0; done < records.size(); done += rooms.size()) {
+      SealRecord();
+      rooms.clear();
+      for (size_t i = done; i < records.size(); ++i) {
+        const RecordSize& record = records[i];
+        if (!rooms.empty() && out_->room() < record.bytes + kRecordAlignment) break;
+        RETURN_IF_ERROR(PrepareRecord(record.key, record.bytes));
+        ASSIGN_OR_RETURN(rooms.emplace_back(), PlaceRecord(record.key, record.bytes));
+      }
+      open_record_ = {};
+      IndexEntry* entries = index_.data() + (index_.size() - rooms.size());
+      threads_.Run(rooms.size(), [&](size_t i) {
+        fill(done + i, rooms[i]);
+        entries[i].payload = DigestOf(rooms[i].data(), rooms[i].size());
+      });
+      Report();
+    }
+    return absl::OkStatus();
   }
 
   absl::StatusOr<SegmentSummary> Finish() override {
@@ -73,15 +89,39 @@ class SegmentWriterImpl : public SegmentWriter {
   }
 
  private:
+  absl::Status PrepareRecord(const RecordKey& key, size_t bytes) {
+    RETURN_IF_ERROR(Note(CheckRecord(header_, key, bytes)));
+    if (index_.size() == limits::kMaxSegmentRecords) return Note(ResourceExhausted("too many records in one segment"));
+    RETURN_IF_ERROR(Note(out_->Pad(kRecordAlignment)));
+    if (out_->offset() + bytes > limits::kMaxSegmentBytes) return Note(ResourceExhausted("the segment grows too long"));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::span<std::byte>> PlaceRecord(const RecordKey& key, size_t bytes) {
+    IndexEntry entry;
+    entry.key = key;
+    entry.offset = out_->offset();
+    entry.bytes = bytes;
+    absl::StatusOr<std::span<std::byte>> room = out_->Reserve(bytes);
+    if (!room.ok()) return Note(room.status());
+    index_.push_back(entry);
+    payload_bytes_ += bytes;
+    open_record_ = *room;
+    return room;
+  }
+
   // The caller has filled the last record: its digest is taken while the bytes are still in the cache.
   void SealRecord() {
     if (open_record_.empty()) return;
     index_.back().payload = DigestOf(open_record_.data(), open_record_.size());
     open_record_ = {};
-    if (options_.progress && out_->offset() - reported_ >= limits::kIoBufferBytes) {
-      reported_ = out_->offset();
-      options_.progress(reported_);
-    }
+    Report();
+  }
+
+  void Report() {
+    if (!options_.progress || out_->offset() - reported_ < limits::kIoBufferBytes) return;
+    reported_ = out_->offset();
+    options_.progress(reported_);
   }
 
   absl::Status WriteText(std::string_view text) {
@@ -116,6 +156,7 @@ class SegmentWriterImpl : public SegmentWriter {
   uint64_t payload_bytes_ = 0;
   uint64_t reported_ = 0;
   bool finished_ = false;
+  ForkJoin threads_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 //   for each layer and kind:
 //     RETURN_IF_ERROR(writer->BeginRun());
 //     for each page: ASSIGN_OR_RETURN(auto room, writer->AppendRecord(key, bytes)); copy rows to room
+//     (or, faster: RETURN_IF_ERROR(writer->AppendRecords(pages, [&](size_t i, auto room) { copy rows of page i }));)
 //   ASSIGN_OR_RETURN(SegmentSummary summary, writer->Finish());
 //
 // Not thread-safe. Destroyed without Finish, or after an error: the file is removed. Errors carry WithPart(file,
@@ -35,8 +36,8 @@ class SegmentWriter {
  public:
   struct Options {
     BlockIoOptions io;
-    std::function<void(uint64_t bytes)>
-        progress;  // bytes of the file so far; every few megabytes, on the caller's thread
+    std::function<void(uint64_t bytes)> progress;  // bytes of the file so far, now and then, on the caller's thread
+    int threads = 1;                               // that fill and digest in AppendRecords
   };
   // `path` = .../FOLDER/SegmentFileName(header.stage, header.generation); AlreadyExists if there is one.
   static absl::StatusOr<std::unique_ptr<SegmentWriter>> Create(const std::string& path, const SegmentHeader& header,
@@ -49,6 +50,14 @@ class SegmentWriter {
   virtual absl::Status BeginRun() = 0;
   // Room for the record's payload (aligned to 64 bytes), to be filled before the next call.
   virtual absl::StatusOr<std::span<std::byte>> AppendRecord(const RecordKey& key, size_t bytes) = 0;
+  // Several records at once, in this order in the file. `fill(i, room)` writes the payload of records[i]; with more
+  // than one thread, calls come at once.
+  struct RecordSize {
+    RecordKey key;
+    size_t bytes = 0;
+  };
+  using Fill = std::function<void(size_t i, std::span<std::byte> room)>;
+  virtual absl::Status AppendRecords(std::span<const RecordSize> records, const Fill& fill) = 0;
   // Index, footer, sync of the file and of its folder.
   virtual absl::StatusOr<SegmentSummary> Finish() = 0;
   virtual void Abandon() = 0;
