@@ -18,7 +18,7 @@ import urllib.parse
 from http.client import HTTPConnection
 
 SOURCE = pathlib.Path(os.environ.get("LAYOVER_SOURCE", pathlib.Path(__file__).resolve().parents[2]))
-BIN = pathlib.Path(os.environ.get("LAYOVER_BIN", SOURCE / "build" / "bin"))
+BIN = pathlib.Path(os.environ.get("LAYOVER_BIN", SOURCE / "build" / "bin")).resolve()
 DEMO_MODEL = SOURCE / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
