@@ -313,6 +313,7 @@ TEST(LogSoftmax, TopIsSortedWithTiesByLowerId) {
   EXPECT_THAT(ids, ElementsAre(1, 3, 2, 4));
   EXPECT_EQ(top[0].logprob, top[1].logprob);
   EXPECT_EQ(TopLogprobs(std::vector<float>{1, 5, 3, kNan}, 9).size(), 3u);
+  EXPECT_EQ(TopLogprobs(std::vector<float>{1, -kInfinity, 3}, 9).size(), 2u);
   EXPECT_TRUE(TopLogprobs(std::vector<float>{1, 5, 3}, 0).empty());
 }
 
@@ -338,6 +339,8 @@ TEST(LogSoftmax, ExcludedAndHugeLogits) {
   EXPECT_EQ(softmax.Logprob(0), 0);
   EXPECT_EQ(softmax.Logprob(2), -kInfinity);
   EXPECT_EQ(softmax.Logprob(3), -kInfinity);
+  const std::vector<float> two = {0, kInfinity, std::numeric_limits<float>::max()};
+  EXPECT_NEAR(LogSoftmax(two).Logprob(1), -std::log(2.0), 1e-6);
   const std::vector<float> nothing = {-kInfinity, kNan};
   EXPECT_EQ(LogSoftmax(nothing).Logprob(0), -kInfinity);
 }
