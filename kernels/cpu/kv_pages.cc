@@ -172,30 +172,18 @@ void MoveValues(KvType type, const HeadRows& head) {
   }
 }
 
-// Asks for a head block that is needed soon: a transpose touches its lines out of order, which hides them from the
-// processor's own guesses.
-template <Direction kDirection>
-void PrefetchHead(const uint8_t* head, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(head + i, kDirection == Direction::kWrite, 2);
-}
-
 // In the direction of reading, the page is only read, and in that of writing, the rows. Rows that are null are left out.
 template <Direction kDirection>
 void MoveRows(const KvLayer& cache, int page, int row_begin, int row_end, uint8_t* k_rows, uint8_t* v_rows) {
   LAYOVER_CHECK(page >= 0 && page < cache.n_pages);
   LAYOVER_CHECK(row_begin >= 0 && row_begin < row_end && row_end <= kTokens);
   const size_t head_row_bytes = KvRowBytes(cache.type, 1, cache.head_dim);
-  const size_t head_bytes = CpuKvHeadBytes(cache.type, cache.head_dim);
   const auto rows_of = [&](void* pool, uint8_t* rows, int h) {
     return HeadRows{CpuKvHead(pool, cache, page, h), rows + h * head_row_bytes, head_row_bytes * cache.kv_heads, row_begin,
                     row_end, cache.head_dim};
   };
   for (int h = 0; h < cache.kv_heads; ++h) {
-    if (v_rows != nullptr) PrefetchHead<kDirection>(CpuKvHead(cache.v_pool, cache, page, h), head_bytes);
-    if (k_rows != nullptr) {
-      MoveKeys<kDirection>(cache.type, rows_of(cache.k_pool, k_rows, h));
-      if (h + 1 < cache.kv_heads) PrefetchHead<kDirection>(CpuKvHead(cache.k_pool, cache, page, h + 1), head_bytes);
-    }
+    if (k_rows != nullptr) MoveKeys<kDirection>(cache.type, rows_of(cache.k_pool, k_rows, h));
     if (v_rows != nullptr) MoveValues<kDirection>(cache.type, rows_of(cache.v_pool, v_rows, h));
   }
 }
