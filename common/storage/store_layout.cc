@@ -46,6 +46,14 @@ void ReadBoth(const std::string& path, ConversationImage* image) {
     if (own) bound = image->manifest->journal;
   }
   absl::StatusOr<Journal::Inspection> journal = Journal::Inspect(path, bound);
+  if (!journal.ok() && bound.has_value()) {
+    // A whole journal that knows this generation, but with another manifest, is not to blame for a foreign one's bound.
+    absl::StatusOr<Journal::Inspection> alone = Journal::Inspect(path, std::nullopt);
+    if (alone.ok() && alone->torn_bytes == 0 && image->manifest->generation <= alone->state.highest_generation &&
+        !alone->state.Accepts(image->manifest->generation, image->manifest_digest)) {
+      journal = std::move(alone);
+    }
+  }
   image->journal_status = journal.status();
   if (journal.ok()) image->journal = *std::move(journal);
   image->manifest_status = parsed.ok() ? JudgeManifest(*image) : parsed.status();
