@@ -1,0 +1,167 @@
+"""kill -9 of a stage worker while it decodes, reads a prompt, saves, restores, is idle: the server serves on, no other
+stage is restarted, every conversation comes back, and the interrupted stream goes on with the same tokens."""
+import json
+import os
+import signal
+import threading
+import time
+import unittest
+
+from harness import DEMO_MODEL, Case, Server, tiny_model, topology
+
+PROMPT = list(range(20, 120))
+STAGES = ((1, "0-1"), (1, "2-3"))
+
+
+class StageDeath(Case):
+    def tiny(self, store=None, **keys):
+        model = tiny_model(self.folder, "--layers", "4", "--context", "4096")
+        return topology(model, store, STAGES, context=4096, store_keys={"save": "manual"}, **keys)
+
+    def kill_stage(self, server, stage):
+        pids = [s["pid"] for s in server.stages()]
+        os.kill(pids[stage], signal.SIGKILL)
+        return pids
+
+    def check_others_lived(self, server, pids, killed):
+        while server.metric("layover_stage_restarts_total") == 0:
+            time.sleep(0.01)
+        server.wait_ok()
+        now = [s["pid"] for s in server.stages()]
+        for stage, (old, new) in enumerate(zip(pids, now)):
+            (self.assertNotEqual if stage == killed else self.assertEqual)(old, new, f"stage {stage}")
+        self.assertEqual(server.metric("layover_stage_restarts_total"), 1)
+
+    def stream_ids(self, server, body, on_chunk=None):
+        """Token ids of a streamed completion, and whether an error event came."""
+        ids, error = [], None
+        with server.stream("/v1/completions", {"temperature": 0, "return_tokens": True, "ignore_eos": True, **body}) as (_, events):
+            for event in events:
+                if event == "[DONE]":
+                    break
+                chunk = json.loads(event)
+                error = error or chunk.get("error")
+                for choice in chunk.get("choices", []):
+                    ids += choice.get("token_ids") or []
+                if on_chunk is not None:
+                    on_chunk(ids)
+        return ids, error
+
+    def test_idle(self):
+        with Server(self.tiny(self.folder / "store"), self.folder) as server:
+            first = server.complete(PROMPT, "c", max_tokens=5, ignore_eos=True)
+            server.post("/v1/kv/conversations/c/save")
+            server.complete(list(range(200, 250)), "unsaved", max_tokens=5, ignore_eos=True)
+            pids = self.kill_stage(server, 1)
+            self.check_others_lived(server, pids, 1)
+            # One comes back from the store, the other by reading again; both say the same as before.
+            again = server.complete(PROMPT, "c", max_tokens=5, ignore_eos=True)
+            self.assertSameIds(first, again)
+            self.assertEqual((again["timings"]["restored_n"], again["timings"]["recomputed_n"]), (99, 0))
+            again = server.complete(list(range(200, 250)), "unsaved", max_tokens=5, ignore_eos=True)
+            self.assertEqual((again["timings"]["cache_n"], again["timings"]["recomputed_n"]), (0, 49))
+
+    def test_decoding_streams_pause_and_go_on(self):
+        prompts = [[30 + i, 40, 50 + i, 60] * 5 for i in range(4)]
+        with Server(self.tiny(), self.folder, name="control") as server:
+            control = [server.complete(p, max_tokens=400, ignore_eos=True)["choices"][0]["token_ids"] for p in prompts]
+        for victim in (0, 1):
+            with self.subTest(stage=victim), Server(self.tiny(), self.folder) as server:
+                results, killed, pids = {}, threading.Event(), []
+
+                def kill_once(ids):
+                    if len(ids) >= 40 and not killed.is_set():
+                        killed.set()
+                        pids.extend(self.kill_stage(server, victim))
+
+                def run(i):
+                    results[i] = self.stream_ids(server, {"prompt": prompts[i], "max_tokens": 400}, kill_once)
+
+                threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                self.assertTrue(killed.is_set())
+                self.check_others_lived(server, pids, victim)
+                for i in range(4):
+                    ids, error = results[i]
+                    self.assertIsNone(error)
+                    self.assertEqual(ids, control[i], f"stream {i}")
+
+    def test_sampled_with_a_seed_goes_on_as_drawn(self):
+        body = {"prompt": PROMPT, "max_tokens": 300, "temperature": 0.9, "top_k": 40, "seed": 7, "repeat_penalty": 1.1}
+        with Server(self.tiny(), self.folder) as server:
+            control, _ = self.stream_ids(server, body)
+            killed = threading.Event()
+
+            def kill_once(ids):
+                if len(ids) >= 50 and not killed.is_set():
+                    killed.set()
+                    self.kill_stage(server, 0)
+
+            got, error = self.stream_ids(server, body, kill_once)
+            self.assertIsNone(error)
+            self.assertTrue(killed.is_set())
+            self.assertEqual(got, control)
+
+    def test_while_reading_a_prompt(self):
+        text = topology(DEMO_MODEL, None, ((1, "0-14"), (1, "15-29")), context=4096, chunk=64)
+        prompt = [(i * 37) % 20000 + 100 for i in range(1500)]
+        with Server(text, self.folder) as server:
+            want = server.complete(prompt[:1400], cache_prompt=False, max_tokens=4)
+            results = {}
+            worker = threading.Thread(target=lambda: results.update(reply=server.complete(prompt[:1400], "c", max_tokens=4)))
+            worker.start()
+            before = server.stages()[0]["last_step"]
+            while server.stages()[0]["last_step"] < before + 5:
+                time.sleep(0.01)
+            pids = self.kill_stage(server, 0)
+            worker.join()
+            self.assertSameIds(results["reply"], want)
+            self.check_others_lived(server, pids, 0)
+
+    def test_while_saving_and_restoring(self):
+        prompt = [(i * 37) % 200 + 20 for i in range(3800)]
+        with Server(self.tiny(self.folder / "store"), self.folder) as server:
+            server.complete(prompt, "c", max_tokens=0)
+            replies = []
+            for verb in ("save", "restore"):
+                if verb == "restore":
+                    server.complete(prompt, "c", max_tokens=0)
+                    self.assertEqual(server.post("/v1/kv/conversations/c/save").status, 200)
+                worker = threading.Thread(target=lambda v=verb: replies.append((v, server.post(f"/v1/kv/conversations/c/{v}").status)))
+                worker.start()
+                self.kill_stage(server, 1)
+                worker.join()
+                server.wait_ok()
+            for verb, status in replies:
+                self.assertIn(status, (200, 503), verb)
+            self.assertTrue(server.post("/v1/kv/conversations/c/verify").json["ok"])
+            reply = server.complete(prompt, "c", max_tokens=2, ignore_eos=True)
+            self.assertSameIds(reply, server.complete(prompt, cache_prompt=False, max_tokens=2, ignore_eos=True))
+            self.assertEqual(server.post("/v1/kv/conversations/c/save").status, 200)
+            names = {s["file"] for s in server.get("/v1/kv/conversations/c").json["segments"]}
+        folder = next((self.folder / "store").glob("c/*"))
+        self.assertEqual({p.name for p in folder.glob("*.seg")}, names)
+
+    def test_a_stage_that_cannot_load_is_an_error_with_its_reason(self):
+        model = self.folder / "short.gguf"
+        model.write_bytes(tiny_model(self.folder).read_bytes()[:1000])
+        server = Server(topology(model, None), self.folder).start(expect_ready=False)
+        self.assertEqual(server.process.wait(timeout=30), 2)
+        self.assertIn("short.gguf", server.log_text())
+
+    def test_workers_die_with_the_coordinator(self):
+        server = Server(self.tiny(), self.folder).start()
+        pids = [s["pid"] for s in server.stages()]
+        server.kill()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and any(os.path.exists(f"/proc/{pid}") for pid in pids):
+            time.sleep(0.02)
+        for pid in pids:
+            self.assertFalse(os.path.exists(f"/proc/{pid}"))
+
+
+if __name__ == "__main__":
+    unittest.main()
