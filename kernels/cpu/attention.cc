@@ -13,7 +13,8 @@
 namespace layover {
 namespace {
 
-constexpr int kTileQueries = 96;  // converting a block once serves so many queries; their sums fit into L2
+constexpr int kTileQueries = 192;  // converting a block once serves so many queries; their sums fit into L2
+constexpr int kLeastTileRows = 8;
 constexpr size_t kWaveFloats = size_t{1} << 21;  // contributions kept at once: 8 MiB
 constexpr int kBlocksPerPiece = 4;               // of a shared tile, so that handing over is rare
 
@@ -25,10 +26,13 @@ const AttentionKernel& KernelFor(CpuIsa isa) {
   return scalar::kAttention;
 }
 
-// The largest power of two of rows, up to a page, whose queries fill a tile.
-int TileRows(int n_heads) {
+// A power of two of rows, up to a page: as many as fill a tile, but no more than leave each thread some tiles.
+int TileRows(const AttentionArgs& args, int n_heads, int threads) {
+  const int row_tiles = args.cache.kv_heads;  // tiles of a row, about
   int rows = kPageTokens;
   while (rows > 1 && rows * n_heads > kTileQueries) rows /= 2;
+  if (threads == 1) return rows;
+  while (rows > kLeastTileRows && args.slices.n_rows / rows * row_tiles < 4 * threads) rows /= 2;
   return rows;
 }
 
@@ -81,7 +85,7 @@ void CpuAttention::State::CutTiles(const AttentionArgs& args) {
   tiles.clear();
   const int group = args.heads / args.cache.kv_heads;
   const int n_heads = std::min(group, kTileQueries);
-  const int rows = TileRows(n_heads);
+  const int rows = TileRows(args, n_heads, static_cast<int>(scratch.size()));
   for (int s = 0; s < args.slices.n_slices; ++s) {
     const SequenceSlice& slice = args.slices.slices[s];
     const int end = slice.position_begin + slice.row_count;
@@ -110,7 +114,7 @@ void CpuAttention::State::CutTiles(const AttentionArgs& args) {
 
 AttentionScratch CpuAttention::State::ScratchOf(int thread, int stride, size_t more_floats, float** more) {
   const size_t matrix = static_cast<size_t>(stride) * kPageTokens;
-  const size_t block = static_cast<size_t>(kAttentionGroup) * (kPageTokens + stride + 16);
+  const size_t block = kAttentionGroup * kPageTokens + AttentionSumsFloats(kAttentionGroup, stride);
   AlignedFloats& memory = scratch[thread];
   memory.Reserve(2 * matrix + block + more_floats);
   float* const floats = memory.data();
@@ -128,7 +132,7 @@ void CpuAttention::State::RunTiles(const AttentionArgs& args, ThreadPool* pool) 
       float* more;
       const AttentionScratch mine =
           ScratchOf(thread, stride, q_floats + AttentionSumsFloats(tile.queries(), stride), &more);
-      const AttentionSums sums = AttentionSumsAt(more + q_floats, tile.queries());
+      const AttentionSums sums = AttentionSumsAt(more + q_floats, tile.queries(), stride);
       kernel.prepare(tile, more, sums);
       kernel.attend(tile, more, mine, sums);
       kernel.finish(tile, sums);
@@ -154,10 +158,10 @@ void CpuAttention::State::RunBlocks(const AttentionArgs& args, ThreadPool* pool)
   float* const tile_memory = shared.data();
   float* const contributions = tile_memory + n_tiles * (q_floats + sums_floats);
   const auto q_of = [&](int tile) { return tile_memory + tile * (q_floats + sums_floats); };
-  const auto sums_of = [&](int tile) { return AttentionSumsAt(q_of(tile) + q_floats, tiles[tile].queries()); };
+  const auto sums_of = [&](int tile) { return AttentionSumsAt(q_of(tile) + q_floats, tiles[tile].queries(), stride); };
   const auto contribution_of = [&](int tile, int block_in_wave) {
     const size_t index = static_cast<size_t>(tile) * wave_blocks + block_in_wave;
-    return AttentionSumsAt(contributions + index * sums_floats, tiles[tile].queries());
+    return AttentionSumsAt(contributions + index * sums_floats, tiles[tile].queries(), stride);
   };
 
   for (int t = 0; t < n_tiles; ++t) kernel.prepare(tiles[t], q_of(t), sums_of(t));

@@ -35,27 +35,34 @@ struct AttentionTile {
   return (head_dim + 15) / 16 * 16;
 }
 
+inline constexpr int kAttentionGroup = 6;  // queries that go through a block together
+
 // What a tile's queries have gathered from the blocks merged so far: running maximum, sum and value sums. The same
-// struct holds one block's contribution on its way to being merged.
+// struct holds one block's contribution on its way to being merged. A group has a vector of 16 maxima and sums, of
+// which the first kAttentionGroup are used.
 struct AttentionSums {
-  float* max = nullptr;     // [queries]
-  float* sum = nullptr;     // [queries]
   float* values = nullptr;  // [queries, stride]
+  float* max = nullptr;     // [groups, 16]
+  float* sum = nullptr;     // [groups, 16]
 };
+
+// Where they lie in memory that begins on a cache line.
 [[gnu::always_inline]] inline size_t AttentionSumsFloats(int queries, int stride) {
-  return static_cast<size_t>(queries) * (stride + 2);
+  const int groups = (queries + kAttentionGroup - 1) / kAttentionGroup;
+  return static_cast<size_t>(queries) * stride + 32 * static_cast<size_t>(groups);
 }
-[[gnu::always_inline]] inline AttentionSums AttentionSumsAt(float* memory, int queries) {
-  return {memory, memory + queries, memory + 2 * static_cast<ptrdiff_t>(queries)};
+[[gnu::always_inline]] inline AttentionSums AttentionSumsAt(float* memory, int queries, int stride) {
+  const int groups = (queries + kAttentionGroup - 1) / kAttentionGroup;
+  float* const max = memory + static_cast<ptrdiff_t>(queries) * stride;
+  return {memory, max, max + 16 * static_cast<ptrdiff_t>(groups)};
 }
 
 // Per thread; contents do not outlive a call.
 struct AttentionScratch {
   float* keys = nullptr;    // [stride][64]: a K block as floats
   float* values = nullptr;  // [64][stride]: a V block as floats
-  float* block = nullptr;   // scores and sums of a few queries, kAttentionGroup * (64 + stride + 2) floats
+  float* block = nullptr;   // a group's scores and contribution
 };
-inline constexpr int kAttentionGroup = 6;  // queries that go through a block together
 
 struct AttentionKernel {
   // scaled_q [queries, stride] = q * scale; sums become those of no block at all.
