@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kQuads = 8;     // of a block: quad s holds columns 4s .. 4s + 3
 constexpr int kQuartets = 4;  // of a quad: four outputs, 16 bytes packed and 32 in the panel
-constexpr int kPrefetchBytes = 4096;
+constexpr int kPrefetchBytes = 2560;
 
 __m256i Load32(const void* p) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(p));

@@ -19,7 +19,7 @@ namespace {
 constexpr int kQuads = 8;  // of a block: quad s holds columns 4s .. 4s + 3
 constexpr int kPanelRows = 6;
 constexpr int kDirectRows = 11;       // up to here, rows read packed blocks directly; measured
-constexpr int kPrefetchBytes = 4096;  // how far ahead of the packed block in hand; measured, 2.5 to 5 KiB are alike
+constexpr int kPrefetchBytes = 2560;  // how far ahead of the packed block in hand; measured, 4096 costs 8 %
 
 __m512i BroadcastQuad(const uint8_t* values) {
   int32_t quad;
