@@ -153,6 +153,7 @@ class Gguf:
             self.meta[key] = self.value(self.scalar("<I"))
         if self.meta.get("split.count", 1) > 1:
             raise GgufError(f"{path}: split files are not understood")
+        self.infos_start = self.at  # the tensors' descriptions begin here
         self.tensors = {}  # name: (GGUF dimensions, fastest first; type id; offset)
         for _ in range(n_tensors):
             name = self.string().decode()
