@@ -108,7 +108,7 @@ class Chat {
           TakeEvent(data, turn);
           return true;
         });
-    fmt::print("\n");
+    if (!turn.text.empty()) fmt::print("\n");
     if (!reply.ok() || ExitCodeOf(*reply) != kDone || !turn.error.empty()) {
       messages_.erase(messages_.size() - 1);  // the turn did not happen; it may be asked again
       if (!reply.ok()) return ReportError(reply.status(), false);

@@ -1,10 +1,13 @@
 // The only file that knows CLI11: arguments to options, options to verbs.
 #include "coordinator/cli/cli.h"
 
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 
 #include "CLI/CLI.hpp"
+#include "common/limits.h"
 #include "common/status.h"
 #include "coordinator/cli/exit_code.h"
 #include "coordinator/cli/verbs.h"
@@ -132,7 +135,7 @@ class CommandLine {
     WithId("rewind", "go back to a token position", [](const Arguments& a) { return RunRewind(a.client, a.id, a.to); })
         ->add_option("--to", arguments_.to, "token position")
         ->required()
-        ->check(CLI::NonNegativeNumber);
+        ->check(CLI::Range(0, limits::kMaxContextTokens));
   }
 
   void AddFileVerbs() {

@@ -221,6 +221,7 @@ void HttpConnection::OnHead() {
   close_after_ = !parser_->keep_alive();
   const auto target = message.target();
   if (const absl::Status parsed = ParseTarget({target.data(), target.size()}, *request_); !parsed.ok()) {
+    close_after_ = true;
     return Refuse(400, ToStd(parsed.message()));
   }
   admission_ = core_->options.admit(*request_);

@@ -50,8 +50,11 @@ class Link {
   }
 
   // Reads the head, then the body piece by piece; `on_piece` returning false ends it.
-  absl::StatusOr<HttpReply> Read(const std::function<bool(const HttpReply& head, std::string_view piece)>& on_piece) {
+  // `bodiless`: the reply to a HEAD, whose Content-Length speaks of what is not sent.
+  absl::StatusOr<HttpReply> Read(bool bodiless,
+                                 const std::function<bool(const HttpReply& head, std::string_view piece)>& on_piece) {
     http::response_parser<http::buffer_body> parser;
+    parser.skip(bodiless);
     parser.header_limit(static_cast<uint32_t>(limits::kMaxHttpHeaderBytes));
     parser.body_limit(boost::none);
     error_code error;
@@ -180,11 +183,12 @@ absl::StatusOr<HttpReply> HttpClient::Stream(const Request& request,
   RETURN_IF_ERROR(link.Write(message));
   SseReader reader;
   std::string body;
-  ASSIGN_OR_RETURN(HttpReply reply, link.Read([&](const HttpReply& head, std::string_view piece) {
-    if (on_data != nullptr && IsEventStream(head)) return reader.Push(piece, on_data);
-    body += piece;
-    return true;
-  }));
+  ASSIGN_OR_RETURN(HttpReply reply,
+                   link.Read(request.method == "HEAD", [&](const HttpReply& head, std::string_view piece) {
+                     if (on_data != nullptr && IsEventStream(head)) return reader.Push(piece, on_data);
+                     body += piece;
+                     return true;
+                   }));
   reply.body = std::move(body);
   return reply;
 }

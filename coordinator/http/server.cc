@@ -117,10 +117,14 @@ Admission HttpServer::Impl::AdmitRoute(const HttpRequest& request) const {
     }
   }
   const std::string route = match.route == nullptr ? "other" : match.route->pattern;
-  admission.on_replied = [metrics = parts.metrics, method = request.method, route](int status) {
+  admission.on_replied = [metrics = parts.metrics, method = request.method, route, quiet = admission.urgent,
+                          begin = std::chrono::steady_clock::now()](int status) {
     static constexpr int kClientGone = 499;
-    if (metrics != nullptr) metrics->HttpRequestDone(route, status == 0 ? kClientGone : status);
-    LogDebug("{} {} {}", method, route, status);
+    if (status == 0) status = kClientGone;
+    if (metrics != nullptr) metrics->HttpRequestDone(route, status);
+    if (quiet) return;  // whoever watches asks every second
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    LogInfo("{} {} {} {:.0f} ms", method, route, status, took.count());
   };
   return admission;
 }
