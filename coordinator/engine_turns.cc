@@ -623,15 +623,20 @@ void Engine::CloseBranch(Conversation& conversation, Branch& branch) {
 // Takes the place of the session that has been idle longest. With a policy that saves before it evicts, the place comes
 // free only when the save is done: false then, and those who wait are looked at again.
 bool Engine::EvictIdle(SessionId keep) {
+  // Requests without an id give way first, then side branches: neither pushes a named conversation's main line out.
   ConversationPtr oldest;
   Branch* oldest_branch = nullptr;
+  std::pair<int, int64_t> oldest_rank;
   const auto look = [&](const ConversationPtr& conversation) {
     if (conversation->saving || conversation->restoring) return;
     for (const auto& branch : conversation->branches) {
       if (branch->session == 0 || branch->session == keep || branch->running != nullptr) continue;
-      if (oldest_branch != nullptr && oldest_branch->last_used_ms <= branch->last_used_ms) continue;
+      const int kind = conversation->anonymous() ? 0 : branch.get() != &conversation->trunk() ? 1 : 2;
+      const std::pair<int, int64_t> rank(kind, branch->last_used_ms);
+      if (oldest_branch != nullptr && oldest_rank <= rank) continue;
       oldest = conversation;
       oldest_branch = branch.get();
+      oldest_rank = rank;
     }
   };
   for (const auto& [key, conversation] : conversations_) look(conversation);

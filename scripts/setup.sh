@@ -9,7 +9,7 @@ build_packages=(
   python3 python3-jinja2 python3-pip
 )
 # Only for the tests.
-test_packages=(python3-numpy python3-xxhash)
+test_packages=(python3-numpy python3-xxhash python3-venv)
 
 demo_model=models/SmolLM2-135M-Instruct.Q4_1.gguf
 demo_model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
@@ -33,6 +33,16 @@ install_packages() {
   say "installing ${#missing[@]} packages"
   "${as_root[@]}" apt-get update -q >/dev/null
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# The official client that the HTTP tests run, in a virtual environment of its own.
+openai_client='openai==3.57.0'
+get_openai_client() {
+  [ ! -e build/venv/.complete ] || return 0
+  say "getting the openai client"
+  python3 -m venv build/venv
+  build/venv/bin/pip install -q "$openai_client"
+  touch build/venv/.complete
 }
 
 # build_preset PRESET [TARGET...]: configures once, then builds.
