@@ -1,7 +1,7 @@
 """Layover's logits against float arithmetic on exactly dequantised weights.
 
-The demo model is judged by a golden of 2,934 positions (tests/oracle/make_logits_golden.py), tiny models of every weight
-type by the oracle itself, which runs here: float64, numpy alone, no code shared with Layover.
+The demo model is judged by a golden of 2,934 positions (tests/oracle/make_logits_golden.py), tiny models of every
+weight type by the oracle itself, which runs here: float64, numpy alone, no code shared with Layover.
 """
 import json
 import sys

@@ -8,8 +8,8 @@ do not belong together.
   thresholds: --mean-kl 1e-4 --top1 0.995 --max-kl X --max-delta X (over the oracle's 20 likeliest ids)
 
 KL is KL(oracle || Layover) in nats. Without the oracle's whole rows it is taken over the ids that both sides give and
-one bucket for all the rest. Merging outcomes can only lower a KL: on the demo model the 32 likeliest ids keep 83-87 % of
-it, on a tiny random model (flat distributions) a third, so compare those by whole rows. Equal likelihoods: the lower id
+one bucket for all the rest. Merging outcomes can only lower a KL: on the demo model the 32 likeliest ids keep 83-87 %,
+on a tiny random model (flat distributions) a third, so compare those by whole rows. Equal likelihoods: the lower id
 is the first.
 """
 

@@ -3,10 +3,10 @@
 
   logits_oracle.py MODEL.gguf IDS.json OUT.json[.gz] [--top 64] [--dtype float64|float32] [--raw FILE]
 
-MODEL is any file of the `llama` architecture (dense). IDS.json is a JSON array of token ids; the model reads them as one
-context. OUT holds, per position p, the distribution of the token after p: the `top` likeliest ids (equal ones: lower id
-first) with their log-probabilities, the log of the sum of exponentials of the row, and the log-probability of the id
-that follows. --raw also writes the whole rows as float32 [positions, vocabulary].
+MODEL is any file of the `llama` architecture (dense). IDS.json is a JSON array of token ids; the model reads them
+as one context. OUT holds, per position p, the distribution of the token after p: the `top` likeliest ids (equal ones:
+lower id first) with their log-probabilities, the log of the sum of exponentials of the row, and the log-probability of
+the id that follows. --raw also writes the whole rows as float32 [positions, vocabulary].
 
 Needs numpy alone. It is an independent forward pass, in double precision, straight from the definition: no K/V cache,
 no blocks, no quantised activations.
