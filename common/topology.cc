@@ -14,7 +14,6 @@
 namespace layover {
 namespace {
 
-constexpr int kMaxDeviceNumber = 63;
 constexpr std::array<std::string_view, 4> kKvTypes = {"f32", "f16", "q8_0", "q4_0"};
 
 // Plain decimal, no sign, no leading zero. Nothing if it is not that or does not fit.
@@ -48,7 +47,7 @@ bool IsDevice(std::string_view text) {
   for (const std::string_view kind : {"cuda:", "emu:"}) {
     if (!text.starts_with(kind)) continue;
     const std::optional<uint64_t> number = ParseDecimal(text.substr(kind.size()));
-    return number.has_value() && *number <= kMaxDeviceNumber;
+    return number.has_value() && *number <= limits::kMaxDeviceNumber;
   }
   return false;
 }
@@ -127,7 +126,7 @@ class TopologyReader {
     RETURN_IF_ERROR(map.String("device", &stage.device));
     if (!IsDevice(stage.device)) {
       return map.Error("device", "'{}' is not cpu, cuda:N or emu:N (N from 0 to {})", stage.device.substr(0, 40),
-                       kMaxDeviceNumber);
+                       limits::kMaxDeviceNumber);
     }
     RETURN_IF_ERROR(map.Int("threads", 1, limits::kMaxThreadsPerStage, &stage.threads));
     RETURN_IF_ERROR(ReadLayers(map, &stage));
@@ -365,8 +364,8 @@ std::optional<int64_t> ParseSeconds(std::string_view text) {
   const char unit = text.back();
   const int64_t seconds = unit == 's' ? 1 : unit == 'm' ? 60 : unit == 'h' ? 3600 : 0;
   const std::optional<uint64_t> count = ParseDecimal(text.substr(0, text.size() - 1));
-  constexpr uint64_t kMaxCount = 1'000'000'000;  // far beyond any use, and no product overflows
-  if (seconds == 0 || !count.has_value() || *count > kMaxCount) return std::nullopt;
+  constexpr uint64_t kLargestCount = 1'000'000'000;  // far beyond any use, and no product overflows
+  if (seconds == 0 || !count.has_value() || *count > kLargestCount) return std::nullopt;
   return static_cast<int64_t>(*count) * seconds;
 }
 

@@ -20,9 +20,6 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kHexDigits = 32;
 constexpr std::string_view kTailBegin = ",\n  \"digest\": \"";
 constexpr std::string_view kTailEnd = "\"\n}\n";
-constexpr int kMaxDepth = 8;
-constexpr size_t kMaxNumericsBytes = 4096;
-constexpr size_t kMaxNameBytes = 256;
 
 absl::Status Named(const absl::Status& status) {
   if (status.ok()) return status;
@@ -59,7 +56,7 @@ absl::Status CheckSegment(const Manifest& manifest, const ManifestSegment& segme
   if (segment.bytes > limits::kMaxSegmentBytes || segment.live_bytes > segment.bytes) {
     return InvalidArgument("segments: {}: {} live bytes of {}", segment.file, segment.live_bytes, segment.bytes);
   }
-  if (segment.host.size() > kMaxNameBytes) return InvalidArgument("segments: {}: host is too long", segment.file);
+  if (segment.host.size() > limits::kMaxStoredNameBytes) return InvalidArgument("segments: {}: host is too long", segment.file);
   return absl::OkStatus();
 }
 
@@ -109,7 +106,7 @@ absl::Status CheckManifest(const Manifest& manifest) {
       !std::all_of(manifest.id.begin(), manifest.id.end(), printable)) {
     return InvalidArgument("id: not 1 to {} printable ASCII characters", limits::kMaxConversationIdBytes);
   }
-  if (manifest.owner.size() > kMaxNameBytes) return InvalidArgument("owner: longer than {} bytes", kMaxNameBytes);
+  if (manifest.owner.size() > limits::kMaxStoredNameBytes) return InvalidArgument("owner: longer than {} bytes", limits::kMaxStoredNameBytes);
   if (manifest.generation < 1) return InvalidArgument("generation: {}", manifest.generation);
   if (manifest.n_tokens < 0 || manifest.n_tokens > limits::kMaxContextTokens) {
     return InvalidArgument("n_tokens: {}", manifest.n_tokens);
@@ -120,10 +117,10 @@ absl::Status CheckManifest(const Manifest& manifest) {
   }
   if (identity.page_tokens != limits::kPageTokens)
     return InvalidArgument("identity: page_tokens: {}", identity.page_tokens);
-  if (identity.architecture.size() > kMaxNameBytes || identity.kv_type.size() > kMaxNameBytes) {
+  if (identity.architecture.size() > limits::kMaxStoredNameBytes || identity.kv_type.size() > limits::kMaxStoredNameBytes) {
     return InvalidArgument("identity: a name is too long");
   }
-  if (manifest.numerics.size() > kMaxNumericsBytes) return InvalidArgument("numerics: too long");
+  if (manifest.numerics.size() > limits::kMaxNumericsBytes) return InvalidArgument("numerics: too long");
   if (manifest.journal.bytes > limits::kMaxJournalBytes)
     return InvalidArgument("journal: {} bytes", manifest.journal.bytes);
   RETURN_IF_ERROR(CheckBranches(manifest));
@@ -367,7 +364,7 @@ absl::StatusOr<Json> ParseStrictly(std::string_view text) {
   std::vector<std::set<std::string>> keys;
   std::string problem;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxDepth) problem = "nested too deeply";
+    if (depth > limits::kMaxManifestDepth) problem = "nested too deeply";
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {

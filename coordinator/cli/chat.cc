@@ -1,6 +1,5 @@
 // chat: a conversation in the terminal. The server keeps the conversation's state under its id; the messages themselves
 // are the client's to send again, so they are kept here and, with --history, in a file.
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +9,8 @@
 #include <sstream>
 
 #include "common/status.h"
+#include "common/storage/durable_file.h"
+#include "common/storage/file_names.h"
 #include "coordinator/cli/exit_code.h"
 #include "coordinator/cli/server_call.h"
 #include "coordinator/http/conversation_json.h"
@@ -31,18 +32,8 @@ absl::StatusOr<ordered_json> LoadHistory(const std::string& path) {
   return messages;
 }
 
-// Whole or not at all: a new file takes the old one's place.
 absl::Status StoreHistory(const std::string& path, const ordered_json& messages) {
-  const std::string temporary = path + ".tmp";
-  const std::string text = ToText(messages) + "\n";
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) return ErrnoStatus(errno, temporary);
-  const bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const int error = errno;
-  close(fd);
-  if (!written) return ErrnoStatus(error, temporary);
-  if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, path);
-  return absl::OkStatus();
+  return WriteFileDurably(std::string(DirName(path)), BaseName(path), ToText(messages) + "\n");
 }
 
 std::string NewConversationId() {

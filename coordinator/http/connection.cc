@@ -28,7 +28,6 @@ namespace beast_http = boost::beast::http;
 using boost::system::error_code;
 
 constexpr size_t kReadBytes = 64 * 1024;
-constexpr size_t kMaxPipelinedBytes = 64 * 1024;        // of a next request, while this one is handled
 constexpr std::chrono::milliseconds kLingerTime{2000};  // how long a refused upload may go on, so the reply is read
 
 enum class State {
@@ -52,7 +51,7 @@ class HttpConnection final : public Connection,
         ping_timer_(core_->io),
         writer_(socket_, core_->options.write_deadline,
                 {[this] { return shared_from_this(); }, [this] { OnWritten(); }, [this] { Close(); }}),
-        buffer_(std::max(kReadBytes, core_->options.max_header_bytes) + kMaxPipelinedBytes) {}
+        buffer_(std::max(kReadBytes, core_->options.max_header_bytes) + limits::kMaxHttpPipelinedBytes) {}
 
   // Connection
   void Start() override;
@@ -182,7 +181,7 @@ void HttpConnection::OnRead(const error_code& error, size_t size) {
       buffer_.consume(buffer_.size());
       break;
     default:
-      if (buffer_.size() > kMaxPipelinedBytes) return Close();
+      if (buffer_.size() > limits::kMaxHttpPipelinedBytes) return Close();
       break;
   }
   Read();

@@ -1,3 +1,4 @@
+// Activations over ZeroMQ: one PUSH to PULL socket a hop, frames of two parts (docs/wire_protocol.md).
 #include <cstring>
 
 #include "common/status.h"

@@ -10,11 +10,12 @@ from harness import Case, Server, layover, tiny_model, topology
 
 PROMPT = list(range(20, 170))
 STAGES = ((1, "0-1"), (1, "2-3"))
+SHAPE = ("--layers", "4", "--embd", "128", "--heads", "4", "--kv-heads", "2")
 
 
 class Damage(Case):
     def text(self, store, model=None, **keys):
-        return topology(model or tiny_model(self.folder, "--layers", "4", "--embd", "128", "--heads", "4", "--kv-heads", "2"), store, keys.pop("stages", STAGES), context=512,
+        return topology(model or tiny_model(self.folder, *SHAPE), store, keys.pop("stages", STAGES), context=512,
                         store_keys={"save": "manual"}, **keys)
 
     def saved_store(self, name="store", prompt=PROMPT, conversation="c"):
@@ -158,7 +159,7 @@ class Damage(Case):
 
     def test_another_identity_is_refused_with_the_field(self):
         store = self.saved_store()
-        base = ["--layers", "4", "--embd", "128", "--heads", "4", "--kv-heads", "2"]
+        base = SHAPE
 
         def variant(name, *flags):
             folder = self.folder / name
@@ -189,7 +190,7 @@ class Damage(Case):
         template.write_text("{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}")
         folder = self.folder / "templated"
         folder.mkdir()
-        model = tiny_model(folder, "--layers", "4", "--embd", "128", "--heads", "4", "--kv-heads", "2", "--template-file", template)
+        model = tiny_model(folder, *SHAPE, "--template-file", template)
         with Server(self.text(store, model), self.folder, name="template") as server:
             reply = server.post("/v1/kv/conversations/c/restore")
             self.assertEqual(reply.status, 200, reply.body)

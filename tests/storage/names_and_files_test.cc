@@ -242,10 +242,10 @@ TEST(PrepareStoreTest, MakesItAndRefusesAFolderOfOtherThings) {
   ASSERT_EQ(mkdir((temp.path() + "/empty").c_str(), 0755), 0);
   ASSERT_OK(PrepareStore(temp.path() + "/empty"));
   EXPECT_EQ(ModeOf(temp.path() + "/empty"), 0700u);
-  ASSERT_EQ(mkdir((temp.path() + "/home").c_str(), 0755), 0);
-  WriteFile(temp.path() + "/home/letter", "x");
-  EXPECT_TRUE(absl::IsInvalidArgument(PrepareStore(temp.path() + "/home")));
-  EXPECT_EQ(ModeOf(temp.path() + "/home"), 0755u);
+  ASSERT_EQ(mkdir((temp.path() + "/house").c_str(), 0755), 0);
+  WriteFile(temp.path() + "/house/letter", "x");
+  EXPECT_TRUE(absl::IsInvalidArgument(PrepareStore(temp.path() + "/house")));
+  EXPECT_EQ(ModeOf(temp.path() + "/house"), 0755u);
   WriteFile(temp.path() + "/file", "x");
   EXPECT_FALSE(PrepareStore(temp.path() + "/file").ok());
 }
