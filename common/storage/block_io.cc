@@ -81,14 +81,21 @@ class Channel {
       if (s.fault->error() != 0 || s.fault->first_half()) return WriteHalf(s);
     }
     s.busy = true;
+    ++in_flight_;
     queue_->Submit(s.request);
     return absl::OkStatus();
   }
 
   // Until the slot's request is done, one way or the other.
   absl::Status Finish(size_t i) {
-    while (slot(i).busy) WaitOne();
+    while (slot(i).busy) Handle(queue_->Wait());
     return error_;
+  }
+
+  // Requests that are not done; takes note of those that are.
+  size_t InFlight() {
+    while (const std::optional<IoCompletion> completion = queue_->Poll()) Handle(*completion);
+    return in_flight_;
   }
 
   absl::Status Drain() {
@@ -107,8 +114,7 @@ class Channel {
     return error_;
   }
 
-  void WaitOne() {
-    const IoCompletion completion = queue_->Wait();
+  void Handle(const IoCompletion& completion) {
     Slot& s = slots_[completion.tag];
     int64_t result = completion.result;
     if (result == -EINTR || result == -EAGAIN) return queue_->Submit(s.request);
@@ -116,6 +122,7 @@ class Channel {
     if (result == 0 && s.request.write) result = -EIO;
     if (result <= 0) {
       s.busy = false;
+      --in_flight_;
       const std::string_view verb = s.request.write ? "write" : "read";
       Fail(result < 0 ? ErrnoStatus(static_cast<int>(-result), fmt::format("{} {}", verb, path_))
                       : DataLoss("{} ends at byte {}, before its own length", path_, s.request.offset));
@@ -130,6 +137,7 @@ class Channel {
       return queue_->Submit(s.request);
     }
     s.busy = false;
+    --in_flight_;
     if (s.fault.has_value()) s.fault->Done();
   }
 
@@ -145,6 +153,7 @@ class Channel {
   UniqueFd fd_;
   std::unique_ptr<IoQueue> queue_;
   std::array<Slot, kSlots> slots_;
+  size_t in_flight_ = 0;
   uint64_t bytes_moved_ = 0;
   absl::Status error_;
 };
@@ -243,9 +252,21 @@ class BlockReaderImpl : public BlockReader {
                        const std::function<absl::Status(size_t, std::span<const std::byte>)>& use) {
     size_t next = 0;
     for (size_t i = 0; i < extents.size(); ++i) {
-      for (; next < extents.size() && next < i + Channel::kSlots; ++next) RETURN_IF_ERROR(Start(next, extents[next]));
+      RETURN_IF_ERROR(StartMore(extents, i, &next));
       RETURN_IF_ERROR(channel_->Finish(i));
+      // Before the bytes are used, not after: some disks report several requests at once, and would have nothing to do
+      // until the first of them is verified and copied.
+      RETURN_IF_ERROR(StartMore(extents, i, &next));
       RETURN_IF_ERROR(use(i, {channel_->slot(i).buffer.data(), extents[i].bytes}));
+    }
+    return absl::OkStatus();
+  }
+
+  // Keeps the disk busy, while extent `i` and those after it that were read already keep their buffers.
+  absl::Status StartMore(std::span<const Extent> extents, size_t i, size_t* next) {
+    while (*next < extents.size() && *next < i + Channel::kSlots && channel_->InFlight() < limits::kIoReadsInFlight) {
+      RETURN_IF_ERROR(Start(*next, extents[*next]));
+      ++*next;
     }
     return absl::OkStatus();
   }

@@ -60,12 +60,22 @@ class UringQueue : public IoQueue {
       result = io_uring_wait_cqe(&ring_, &entry);
     } while (result == -EINTR || result == -EAGAIN);
     LAYOVER_CHECK(result == 0);
+    return Take(entry);
+  }
+
+  std::optional<IoCompletion> Poll() override {
+    io_uring_cqe* entry = nullptr;
+    if (io_uring_peek_cqe(&ring_, &entry) != 0) return std::nullopt;
+    return Take(entry);
+  }
+
+ private:
+  IoCompletion Take(io_uring_cqe* entry) {
     const IoCompletion completion{io_uring_cqe_get_data64(entry), entry->res};
     io_uring_cqe_seen(&ring_, entry);
     return completion;
   }
 
- private:
   io_uring ring_;
   bool ready_ = false;
 };
@@ -73,7 +83,7 @@ class UringQueue : public IoQueue {
 class ThreadQueue : public IoQueue {
  public:
   ThreadQueue() {
-    for (int i = 0; i < limits::kIoBuffers; ++i) threads_.emplace_back([this] { Work(); });
+    for (int i = 0; i < limits::kIoReadsInFlight; ++i) threads_.emplace_back([this] { Work(); });
   }
 
   ~ThreadQueue() override {
@@ -96,12 +106,22 @@ class ThreadQueue : public IoQueue {
   IoCompletion Wait() override {
     std::unique_lock<std::mutex> lock(mutex_);
     done_changed_.wait(lock, [this] { return !done_.empty(); });
+    return TakeFirst();
+  }
+
+  std::optional<IoCompletion> Poll() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (done_.empty()) return std::nullopt;
+    return TakeFirst();
+  }
+
+ private:
+  IoCompletion TakeFirst() {
     const IoCompletion completion = done_.front();
     done_.pop_front();
     return completion;
   }
 
- private:
   static int64_t Run(const IoRequest& request) {
     const auto offset = static_cast<off_t>(request.offset);
     const ssize_t moved = request.write ? pwrite(request.fd, request.data, request.bytes, offset)

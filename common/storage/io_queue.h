@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,6 +36,8 @@ class IoQueue {
   virtual void Submit(const IoRequest& request) = 0;
   // Blocks until one is done; there must be one in flight.
   virtual IoCompletion Wait() = 0;
+  // One that is done already, if there is one.
+  virtual std::optional<IoCompletion> Poll() = 0;
 };
 
 // Page-aligned memory for direct I/O, in huge pages where the system gives them.

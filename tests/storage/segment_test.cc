@@ -2,12 +2,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <numeric>
 
 #include "common/status.h"
 #include "common/storage/file_names.h"
+#include "common/storage/fork_join.h"
 #include "common/storage/on_disk.h"
 #include "common/storage/segment_reader.h"
 #include "tests/storage/storage_fixture.h"
@@ -278,7 +280,7 @@ TEST(SegmentWriterTest, AnUnfinishedFileIsRemoved) {
   TempFolder folder;
   const std::string path = JoinPath(folder.path(), "s01-g000017.seg");
   {
-    auto writer = SegmentWriter::Create(path, SampleHeader(), {Buffered(), nullptr});
+    auto writer = SegmentWriter::Create(path, SampleHeader(), {Buffered(), nullptr, 1});
     ASSERT_OK(writer);
     ASSERT_OK((*writer)->AppendRecord(Rows(RecordKind::kKRows, 2, 0, 64), 640));
     EXPECT_TRUE(std::filesystem::exists(path));
@@ -311,7 +313,7 @@ TEST(SegmentWriterTest, RecordsThatBreakARuleAreRefusedAndTheFileGoes) {
   for (const auto& test : kCases) {
     TempFolder folder;
     const std::string path = JoinPath(folder.path(), "s01-g000017.seg");
-    auto writer = SegmentWriter::Create(path, SampleHeader(), {Buffered(), nullptr});
+    auto writer = SegmentWriter::Create(path, SampleHeader(), {Buffered(), nullptr, 1});
     ASSERT_OK(writer);
     const absl::Status status = (*writer)->AppendRecord(test.key, test.bytes).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << test.why << ": " << status;
@@ -407,7 +409,7 @@ TEST(SegmentReaderTest, ProgressRisesToTheEnd) {
     records.push_back({Rows(RecordKind::kKRows, 2, 64 * page, 64 * page + 64), Noise(9, 64 * 1000)});
   }
   std::vector<uint64_t> written;
-  SegmentWriter::Options write_options{Buffered(), [&](uint64_t bytes) { written.push_back(bytes); }};
+  SegmentWriter::Options write_options{Buffered(), [&](uint64_t bytes) { written.push_back(bytes); }, 1};
   const std::string path = JoinPath(folder.path(), "s01-g000017.seg");
   auto writer = SegmentWriter::Create(path, SampleHeader(), write_options);
   ASSERT_OK(writer);
@@ -423,13 +425,87 @@ TEST(SegmentReaderTest, ProgressRisesToTheEnd) {
   EXPECT_EQ(written.back(), summary->bytes);
 
   std::vector<uint64_t> read;
-  SegmentReader::Options options{Buffered(), [&](uint64_t bytes) { read.push_back(bytes); }};
+  SegmentReader::Options options{Buffered(), [&](uint64_t bytes) { read.push_back(bytes); }, 1};
   auto reader = SegmentReader::Open(path, {}, options);
   ASSERT_OK(reader);
   ASSERT_OK((*reader)->VerifyAll());
   ASSERT_GE(read.size(), 3u);
   EXPECT_TRUE(std::is_sorted(read.begin(), read.end()));
   EXPECT_EQ(read.back(), summary->payload_bytes);
+}
+
+// ------------------------------------------------------------------------------------------------- several threads
+
+std::vector<SampleRecord> ManyRecords() {
+  std::vector<SampleRecord> records;
+  for (int layer = 2; layer < 5; ++layer) {
+    for (int page = 0; page < 60; ++page) {
+      const auto seed = static_cast<uint64_t>(layer * 100 + page);
+      records.push_back({Rows(RecordKind::kKRows, layer, 64 * page, 64 * page + 64), Noise(seed, 64 * (900 + seed))});
+    }
+  }
+  return records;
+}
+
+TEST(SegmentThreadsTest, TheFileIsTheSame) {
+  const std::vector<SampleRecord> records = ManyRecords();
+  TempFolder one_by_one;
+  ASSERT_OK(WriteSegment(one_by_one.path(), SampleHeader(), records));
+  for (const int threads : {1, 3}) {
+    TempFolder folder;
+    const std::string path = JoinPath(folder.path(), "s01-g000017.seg");
+    auto writer = SegmentWriter::Create(path, SampleHeader(), {Buffered(), nullptr, threads});
+    ASSERT_OK(writer);
+    std::vector<SegmentWriter::RecordSize> sizes;
+    for (const SampleRecord& record : records) sizes.push_back({record.key, record.payload.size()});
+    ASSERT_OK((*writer)->AppendRecords(sizes, [&](size_t i, std::span<std::byte> room) {
+      std::memcpy(room.data(), records[i].payload.data(), room.size());
+    }));
+    ASSERT_OK((*writer)->Finish());
+    EXPECT_TRUE(ReadFile(path) == ReadFile(JoinPath(one_by_one.path(), "s01-g000017.seg"))) << threads;
+  }
+}
+
+TEST(SegmentThreadsTest, EveryRecordIsHandedOverOnce) {
+  const std::vector<SampleRecord> records = ManyRecords();
+  TempFolder folder;
+  ASSERT_OK(WriteSegment(folder.path(), SampleHeader(), records));
+  const std::string path = JoinPath(folder.path(), "s01-g000017.seg");
+  auto reader = SegmentReader::Open(path, {}, {Buffered(), nullptr, 3});
+  ASSERT_OK(reader);
+  std::vector<size_t> all(records.size());
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<std::atomic<int>> seen(records.size());
+  ASSERT_OK((*reader)->ReadRecords(all, [&](const IndexEntry& entry, std::span<const std::byte> payload) {
+    const size_t i = static_cast<size_t>(entry.key.layer - 2) * 60 + static_cast<size_t>(entry.key.token_begin) / 64;
+    EXPECT_TRUE(AsText(payload) == records[i].payload);
+    ++seen[i];
+    return absl::OkStatus();
+  }));
+  for (const std::atomic<int>& times : seen) EXPECT_EQ(times, 1);
+
+  // Damage is found, and the caller's own error comes back as it is.
+  std::string damaged = ReadFile(path);
+  const IndexEntry& entry = (*reader)->index()[100];
+  damaged[entry.offset + entry.bytes - 1] ^= 1;
+  WriteFile(path, damaged);
+  ExpectRefused((*reader)->VerifyAll(), "damage");
+  EXPECT_EQ((*reader)->damaged_layer(), entry.key.layer);
+  const absl::Status own = (*reader)->ReadRecords(
+      std::span(all).first(50), [](const IndexEntry&, std::span<const std::byte>) { return Cancelled("enough"); });
+  EXPECT_TRUE(absl::IsCancelled(own));
+  EXPECT_FALSE(PartOf(own).has_value());
+}
+
+TEST(ForkJoinTest, EachPieceOnceHoweverMany) {
+  for (const int threads : {1, 2, 4}) {
+    ForkJoin pool(threads);
+    for (const size_t count : {0, 1, 2, 3, 100}) {
+      std::vector<std::atomic<int>> seen(count);
+      pool.Run(count, [&](size_t i) { ++seen[i]; });
+      for (const std::atomic<int>& times : seen) ASSERT_EQ(times, 1) << threads << " " << count;
+    }
+  }
 }
 
 }  // namespace
