@@ -1,8 +1,9 @@
 // The engine: one thread that owns the conversations, the pipeline and the order of everything. HTTP threads put tasks
 // into its inbox; the stages' messages, the store thread's results and the clock are the other things that move it.
 //
-// Files: engine.cc the loop and the stages; engine_turns.cc a request from arrival to end; engine_save.cc and
-// engine_restore.cc the two transfers; engine_admin.cc lists, deletion, verification and shutdown.
+// Files: engine.cc the loop and the stages; engine_admit.cc how a request gets its place; engine_turns.cc what follows
+// until its end; engine_save.cc and engine_restore.cc the two transfers; engine_admin.cc lists, deletion, verification
+// and shutdown.
 #ifndef LAYOVER_COORDINATOR_ENGINE_H_
 #define LAYOVER_COORDINATOR_ENGINE_H_
 

@@ -6,14 +6,11 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "common/storage/file_names.h"
+#include "coordinator/clocks.h"
 #include "coordinator/engine.h"
 
 namespace layover {
 namespace {
-
-int64_t MsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start).count();
-}
 
 absl::Status InFile(absl::Status status, std::string_view file) {
   if (PartOf(status).has_value()) return status;

@@ -6,18 +6,11 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "common/storage/file_names.h"
+#include "coordinator/clocks.h"
 #include "coordinator/engine.h"
 
 namespace layover {
 namespace {
-
-int64_t MsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start).count();
-}
-
-int64_t UnixSeconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // Header, index, footer and padding of a segment, generously: what a save needs beside its rows.
 constexpr int64_t kSegmentOverheadBytes = 256 * 1024;

@@ -1,5 +1,5 @@
-// `layover bench`: decode, prefill, save and restore of a topology, each beside what bounds it in the same run: a rival's
-// llama-bench (--peer), raw sequential I/O of the same files, reading the prompt again.
+// `layover bench`: decode, prefill, save and restore of a topology, each beside what bounds it in the same run: a
+// rival's llama-bench (--peer), raw sequential I/O of the same files, reading the prompt again.
 //
 // All measurements are interleaved and repeated; medians are reported. The store of the topology is not touched: a
 // scratch one is made beside it and removed.
@@ -27,7 +27,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -71,7 +73,8 @@ class Bench {
   std::unique_ptr<Engine> engine_;
   std::vector<int64_t> file_bytes_;  // [stage], of the last save
   int salt_ = 0;
-  std::vector<double> decode_, prefill_, save_, raw_write_, restore_, raw_read_, restore_ms_, reread_ms_, peer_decode_, peer_prefill_;
+  std::vector<double> decode_, prefill_, save_, raw_write_, restore_, raw_read_, restore_ms_, reread_ms_, peer_decode_,
+      peer_prefill_;
 };
 
 absl::Status Bench::StartEngine() {
@@ -80,11 +83,16 @@ absl::Status Bench::StartEngine() {
   if (mkdtemp(pattern.data()) == nullptr) return ErrnoStatus(errno, "mkdtemp " + pattern);
   scratch_ = pattern;
   setup_.topology.store = StoreSettings{.dir = scratch_ + "/store", .min_free_bytes = 0, .save = SavePolicy::kManual};
-  ASSIGN_OR_RETURN(const ModelIdentity identity, ReadIdentityButWeights(*setup_.file, setup_.shape, setup_.topology.kv_type));
+  ASSIGN_OR_RETURN(const ModelIdentity identity,
+                   ReadIdentityButWeights(*setup_.file, setup_.shape, setup_.topology.kv_type));
   ASSIGN_OR_RETURN(tokenizer_, Tokenizer::FromGguf(*setup_.file));
   metrics_ = std::make_unique<Metrics>(static_cast<int>(setup_.plan.stages.size()));
-  ASSIGN_OR_RETURN(engine_, Engine::Start({.topology = &setup_.topology, .plan = &setup_.plan, .shape = &setup_.shape,
-                                           .tokenizer = tokenizer_.get(), .metrics = metrics_.get(), .identity = identity}));
+  ASSIGN_OR_RETURN(engine_, Engine::Start({.topology = &setup_.topology,
+                                           .plan = &setup_.plan,
+                                           .shape = &setup_.shape,
+                                           .tokenizer = tokenizer_.get(),
+                                           .metrics = metrics_.get(),
+                                           .identity = identity}));
   return engine_->WaitUp();
 }
 
@@ -101,7 +109,8 @@ std::vector<int32_t> Bench::Prompt(int tokens) const {
 
 absl::StatusOr<Timings> Bench::Generate(const std::string& id, int prompt, int output, bool cache) {
   auto waiter = std::make_shared<Waiter>();
-  GenerationRequest request{.conversation_id = id, .prompt = Prompt(prompt), .max_tokens = output, .ignore_eos = true, .cache_prompt = cache};
+  GenerationRequest request{
+      .conversation_id = id, .prompt = Prompt(prompt), .max_tokens = output, .ignore_eos = true, .cache_prompt = cache};
   request.sampler.temperature = 0;
   engine_->Generate(std::move(request), waiter);
   return waiter->Wait();
@@ -133,7 +142,8 @@ absl::Status Bench::MeasureState() {
 
   std::promise<absl::StatusOr<RestoreResult>> restored;
   const Clock::time_point restore_start = Clock::now();
-  engine_->Restore("", id, false, nullptr, [&](absl::StatusOr<RestoreResult> result) { restored.set_value(std::move(result)); });
+  engine_->Restore("", id, false, nullptr,
+                   [&](absl::StatusOr<RestoreResult> result) { restored.set_value(std::move(result)); });
   ASSIGN_OR_RETURN(const RestoreResult restore, restored.get_future().get());
   const double seconds = SecondsSince(restore_start);
   restore_ms_.push_back(seconds * 1000);
@@ -190,8 +200,9 @@ absl::Status Bench::RawRead() {
 // llama-bench prints a JSON array with one object for prompt processing and one for generation.
 absl::Status Bench::MeasurePeer() {
   if (options_.peer.empty()) return absl::OkStatus();
-  const std::string command = fmt::format("'{}' -m '{}' -t {} -p {} -n {} -r 1 -o json 2>/dev/null", options_.peer, setup_.topology.model,
-                                          setup_.topology.stages.front().threads, options_.prompt_tokens, options_.output_tokens);
+  const std::string command =
+      fmt::format("'{}' -m '{}' -t {} -p {} -n {} -r 1 -o json 2>/dev/null", options_.peer, setup_.topology.model,
+                  setup_.topology.stages.front().threads, options_.prompt_tokens, options_.output_tokens);
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return ErrnoStatus(errno, options_.peer);
   std::string text;
@@ -201,7 +212,8 @@ absl::Status Bench::MeasurePeer() {
   const Json results = Json::parse(text, nullptr, false);
   if (!results.is_array()) return Internal("{} printed no JSON array", options_.peer);
   for (const Json& result : results) {
-    if (!result.contains("avg_ts") || !result.contains("n_gen")) return Internal("{}: avg_ts or n_gen is missing", options_.peer);
+    if (!result.contains("avg_ts") || !result.contains("n_gen"))
+      return Internal("{}: avg_ts or n_gen is missing", options_.peer);
     (result["n_gen"].get<int>() > 0 ? peer_decode_ : peer_prefill_).push_back(result["avg_ts"].get<double>());
   }
   return absl::OkStatus();
@@ -246,12 +258,18 @@ absl::StatusOr<Json> Bench::Run() {
 
 void PrintTable(const Json& r) {
   const auto ratio = [](const Json& a, const Json& b) { return a.get<double>() / b.get<double>(); };
-  std::printf("%d stage(s), %d thread(s) each; medians of %d\n", r["stages"].get<int>(), r["threads"].get<int>(), r["repeats"].get<int>());
+  std::printf("%d stage(s), %d thread(s) each; medians of %d\n", r["stages"].get<int>(), r["threads"].get<int>(),
+              r["repeats"].get<int>());
   std::printf("decode   %8.1f tokens/s", r["decode_tok_s"].get<double>());
-  if (!r["peer"].is_null()) std::printf("   %.2f x %s", ratio(r["decode_tok_s"], r["peer"]["decode_tok_s"]), r["peer"]["name"].get<std::string>().c_str());
+  if (!r["peer"].is_null())
+    std::printf("   %.2f x %s", ratio(r["decode_tok_s"], r["peer"]["decode_tok_s"]),
+                r["peer"]["name"].get<std::string>().c_str());
   std::printf("\nprefill  %8.1f tokens/s", r["prefill_tok_s"].get<double>());
-  if (!r["peer"].is_null()) std::printf("   %.2f x %s", ratio(r["prefill_tok_s"], r["peer"]["prefill_tok_s"]), r["peer"]["name"].get<std::string>().c_str());
-  std::printf("\nsave     %8.1f MB/s       %.2f x raw writes\n", r["save_bytes_s"].get<double>() / 1e6, ratio(r["save_bytes_s"], r["raw_write_bytes_s"]));
+  if (!r["peer"].is_null())
+    std::printf("   %.2f x %s", ratio(r["prefill_tok_s"], r["peer"]["prefill_tok_s"]),
+                r["peer"]["name"].get<std::string>().c_str());
+  std::printf("\nsave     %8.1f MB/s       %.2f x raw writes\n", r["save_bytes_s"].get<double>() / 1e6,
+              ratio(r["save_bytes_s"], r["raw_write_bytes_s"]));
   std::printf("restore  %8.1f MB/s       %.2f x raw reads, %.1f x faster than reading %d tokens again\n",
               r["restore_bytes_s"].get<double>() / 1e6, ratio(r["restore_bytes_s"], r["raw_read_bytes_s"]),
               ratio(r["reread_ms"], r["restore_ms"]), r["state_tokens"].get<int>());
