@@ -109,6 +109,10 @@ inline constexpr size_t kMaxStoredNameBytes = 256;
 inline constexpr size_t kMaxJournalFrameBytes = 64 * kMiB;
 inline constexpr uint64_t kMaxJournalBytes = 1ull << 40;
 inline constexpr size_t kMaxJournalPendingBytes = 256 * kMiB;  // frames kept in memory while the disk refuses them
+inline constexpr size_t kMaxPortableChunkBytes = 256 * kKiB;  // of a portable file: encrypted and checked in one piece
+inline constexpr size_t kMinPortableChunkBytes = 4096;
+inline constexpr size_t kMaxSecretFileBytes = 4 * kKiB;  // a key or passphrase
+inline constexpr int kExportAttempts = 8;               // beside a server that saves, and so replaces files, meanwhile
 inline constexpr int kSaveSilentMs = 60'000;            // a save that makes no progress for so long is aborted
 
 static_assert(kDefaultChunkTokens % kPageTokens == 0 && kMaxChunkTokens % kPageTokens == 0, "chunks end on the grid");
