@@ -20,17 +20,20 @@ import transformers
 from tokenizers import models, pre_tokenizers
 
 TEXTS = [
-    "", " ", "  ", "   ", "\t", "\n", "\n\n", "\n\n\n", "\t\n", "\r\n", " \n ", "Hello", " Hello", "Hello world", "Hello, world!",
-    " Hello  world ", "hello\nworld", "hello\r\nworld\r\n", "    def f(x):\n        return x ** 2\n", "a\u00a0b\u3000c\u2028d",
-    "I'm you're he's we'll they'd I've can't", "I'M YOU'RE HE'S", "'s 't 'foo ''s", "it\u2019s",
-    "0", "1234567890", "3.14159", "12 345", "\u0663\u0664", "\u00bd \u2167 \u00b2", "v1.2.3-rc4", "0xDEADbeef",
-    "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440!", "\u4f60\u597d\uff0c\u4e16\u754c\u3002", "\u3053\u3093\u306b\u3061\u306f", "\uc548\ub155\ud558\uc138\uc694", "\u0645\u0631\u062d\u0628\u0627", "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35", "\u0928\u092e\u0938\u094d\u0924\u0947",
-    "caf\u00e9 cafe\u0301 na\u00efve", "\U0001f680", "\U0001f44d\U0001f3fd \U0001f636\u200d\U0001f32b\ufe0f \U0001f1e9\U0001f1ea", "\u180e\u200b\ufeff", "\x00\x01\x07\x1b\x1c\x1f\x7f\x85",
-    "!@#$%^&*()_+-=[]{}|;:'\",.<>/?`~", "<<>><<", "...!!!???", "====----____", "http://example.org/a?b=c&d=%20#e",
-    "<|im_start|>user\nhi<|im_end|>", "<|im_start|", "<|endoftext|", "<filename>a.py<gh_stars>5",
-    "The quick brown fox jumps over the lazy dog. " * 3, "a" * 300, " " * 65, "\n" * 33, "ab" * 77, "=" * 100,
-    "SELECT name, COUNT(*) FROM t WHERE x >= 10 GROUP BY name;", "{\"a\": [1, 2.5, null, true], \"b\": \"\\u00e9\"}",
-    "\u212bngstr\u00f6m \ufb01x \u01c5 \u1e9e \u0130", "x\u0332y\u20dd", "\U0001d518\U0001d52b\U0001d526", "\U00040000", "\U0010fffd\ue000",
+    "", " ", "  ", "   ", "\t", "\n", "\n\n", "\n\n\n", "\t\n", "\r\n", " \n ", "Hello", " Hello", "Hello world",
+    "Hello, world!", " Hello  world ", "hello\nworld", "hello\r\nworld\r\n", "    def f(x):\n        return x ** 2\n",
+    "a\u00a0b\u3000c\u2028d", "I'm you're he's we'll they'd I've can't", "I'M YOU'RE HE'S", "'s 't 'foo ''s",
+    "it\u2019s", "0", "1234567890", "3.14159", "12 345", "\u0663\u0664", "\u00bd \u2167 \u00b2", "v1.2.3-rc4",
+    "0xDEADbeef", "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440!", "\u4f60\u597d\uff0c\u4e16\u754c\u3002",
+    "\u3053\u3093\u306b\u3061\u306f", "\uc548\ub155\ud558\uc138\uc694", "\u0645\u0631\u062d\u0628\u0627",
+    "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35", "\u0928\u092e\u0938\u094d\u0924\u0947", "caf\u00e9 cafe\u0301 na\u00efve",
+    "\U0001f680", "\U0001f44d\U0001f3fd \U0001f636\u200d\U0001f32b\ufe0f \U0001f1e9\U0001f1ea", "\u180e\u200b\ufeff",
+    "\x00\x01\x07\x1b\x1c\x1f\x7f\x85", "!@#$%^&*()_+-=[]{}|;:'\",.<>/?`~", "<<>><<", "...!!!???", "====----____",
+    "http://example.org/a?b=c&d=%20#e", "<|im_start|>user\nhi<|im_end|>", "<|im_start|", "<|endoftext|",
+    "<filename>a.py<gh_stars>5", "The quick brown fox jumps over the lazy dog. " * 3, "a" * 300, " " * 65, "\n" * 33,
+    "ab" * 77, "=" * 100, "SELECT name, COUNT(*) FROM t WHERE x >= 10 GROUP BY name;",
+    "{\"a\": [1, 2.5, null, true], \"b\": \"\\u00e9\"}", "\u212bngstr\u00f6m \ufb01x \u01c5 \u1e9e \u0130",
+    "x\u0332y\u20dd", "\U0001d518\U0001d52b\U0001d526", "\U00040000", "\U0010fffd\ue000",
 ]
 
 CHATS = [

@@ -17,8 +17,8 @@ std::string ThereAndBack(std::string_view text) {
 }
 
 TEST(RequestJson, KeepsOrderAndNumbers) {
-  const std::string text =
-      R"({"z":1.0,"a":[-0.5,1e+22,18446744073709551615,123456789012345678901234567890,-99999999999999999999],"m":{"é":null}})";
+  const std::string text = R"({"z":1.0,"a":[-0.5,1e+22,18446744073709551615,123456789012345678901234567890,)"
+                           R"(-99999999999999999999],"m":{"é":null}})";
   EXPECT_EQ(ThereAndBack(text), text);
   EXPECT_EQ(ThereAndBack(R"(  { "a" : [ true , false ] }  )"), R"({"a":[true,false]})");
   EXPECT_EQ(ThereAndBack("7"), "7");
