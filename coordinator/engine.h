@@ -2,8 +2,8 @@
 // into its inbox; the stages' messages, the store thread's results and the clock are the other things that move it.
 //
 // Files: engine.cc the loop and the stages; engine_admit.cc how a request gets its place; engine_turns.cc what follows
-// until its end; engine_save.cc and engine_restore.cc the two transfers; engine_admin.cc lists, deletion, verification
-// and shutdown.
+// until its end; engine_policy.cc who leaves when room is short; engine_save.cc and engine_restore.cc the transfers;
+// engine_admin.cc lists, forks, deletion, verification and shutdown.
 #ifndef LAYOVER_COORDINATOR_ENGINE_H_
 #define LAYOVER_COORDINATOR_ENGINE_H_
 
@@ -26,6 +26,7 @@
 #include "common/storage/store_layout.h"
 #include "coordinator/catalog.h"
 #include "coordinator/conversation/conversation.h"
+#include "coordinator/conversation/save_plan.h"
 #include "coordinator/metrics.h"
 #include "coordinator/pipeline.h"
 #include "coordinator/service.h"
@@ -70,6 +71,9 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   void Restore(std::string owner, std::string id, bool prove, ProgressCallback progress,
                Callback<RestoreResult> done) override;
   void Verify(std::string owner, std::string id, Callback<VerifyResult> done) override;
+  void Park(std::string owner, std::string id, Callback<ParkResult> done) override;
+  void Fork(std::string owner, std::string id, std::string new_id, Callback<ConversationInfo> done) override;
+  void Rewind(std::string owner, std::string id, int64_t to, Callback<RewindResult> done) override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -77,10 +81,20 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
 
   // The session holds the state; 0 with an error. Whoever asked gives it to a branch.
   using RestoredCallback = std::function<void(absl::StatusOr<RestoreResult>, SessionId)>;
+  enum class TransferKind { kSave, kRestore, kPark, kUnpark };
 
-  // A save or restore in flight: what the stages have said so far.
+  // Which state is wanted back: the first n tokens of a saved branch of `conversation`.
+  struct RestoreWish {
+    ConversationPtr conversation;
+    int64_t branch_n = -1;                     // the branch's saved length and tokens; -1: the trunk, whole
+    Digest branch_prefix;
+    int64_t n = -1;                            // -1: all of it
+    bool prove = false;
+  };
+
+  // A save, restore, park or unpark in flight: what the stages have said so far.
   struct Transfer {
-    bool is_restore = false;
+    TransferKind kind = TransferKind::kSave;
     ConversationPtr conversation;
     Clock::time_point started = Clock::now();
     Clock::time_point last_sign = Clock::now();
@@ -88,20 +102,29 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
     TransferProgress done_so_far;
     int receipts = 0;                          // of the stages
     absl::Status status;                       // the first failure
-    // save
     int64_t generation = 0;
-    PageLedger::PinId pin = 0;
     int64_t n_tokens = 0;
     Digest prefix;
+    // save
+    SavePlan plan;
+    bool compaction = false;
+    bool awaits_probe = false;
+    std::optional<Digest> proof;               // save: measured; restore: of the manifest
+    std::vector<PageLedger::PinId> pins;
     std::vector<std::string> paths;            // [stage]
     std::vector<wire::SaveReceipt> saved;
     Callback<SaveResult> save_done;
-    // restore
+    // restore, unpark
     uint64_t session = 0;
-    std::shared_ptr<ConversationImage> image;
+    bool prove = false;
+    std::string numerics;                      // of the manifest
     std::vector<std::string> warnings;
     std::vector<wire::RestoreReceipt> restored;
     RestoredCallback restore_done;
+    // park
+    Branch* branch = nullptr;
+    int64_t bytes = 0;
+    Callback<ParkResult> park_done;
   };
 
   explicit Engine(EngineParts parts);
@@ -120,62 +143,94 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   void OnStageMessage(int stage, uint64_t seq, const wire::FromStage& message) override;
   void CompleteIdentity();
 
-  // --- engine_turns.cc
+  // --- engine_admit.cc
   void Enqueue(std::unique_ptr<Turn> turn);
   void AdmitQueued();
   bool TryAdmit(Turn& turn);                   // true: no longer queued
-  bool TakeSession(Turn& turn, const ReusePlan& plan, const std::vector<int32_t>& target);
+  ConversationPtr ConversationFor(const GenerationRequest& request);
+  bool LoadIfNeeded(const ConversationPtr& conversation);  // true: it is loaded
+  void TakeLoaded(Conversation& conversation, const ConversationImage& image);
+  // State of other conversations of the same owner that begins like the target, if it is more than `plan` offers.
+  bool OfferSharedHeads(const Turn& turn, const std::vector<int32_t>& target, ReusePlan* plan, ConversationPtr* from);
+  bool TakeSession(Turn& turn, const ReusePlan& plan, const ConversationPtr& from);
+  Branch* TakeBranch(Turn& turn, const ReusePlan& plan);
   void GiveSession(Turn& turn, SessionId session);
   void CutSession(SessionId session, int64_t length);
-  uint64_t SharedHeadSource(const Turn& turn, const std::vector<int32_t>& target, int64_t* length) const;
-  ConversationPtr ConversationFor(const GenerationRequest& request);
-  void LoadConversationFiles(const ConversationPtr& conversation);
   void NoteDivergence(Turn& turn, const ReusePlan& plan, const std::vector<int32_t>& target);
-  void CountReuse(Turn& turn, const ReusePlan& plan, int64_t reused);
+  void CountReuse(Turn& turn, const ReusePlan& plan);
+
+  // --- engine_turns.cc
   void JournalPrompt(Turn& turn, const ReusePlan& plan);
   void AfterJournal(Turn& turn);
+  void BringBack(Turn& turn);
   void AfterRestore(GenerationId id, Clock::time_point started, const absl::StatusOr<RestoreResult>& result, SessionId session);
   void RunTurn(Turn& turn);
   void JournalOutput(Turn& turn);
   void OnFed(SessionId session, int64_t length) override;
   void OnSampled(SessionId session, const wire::RowReport& row) override;
+  void OnProbed(uint64_t probe, const Digest& row) override;
   void OnStopped(SessionId session) override;
   bool OnStarved(SessionId session) override;
   void OnRunFailed(SessionId session, const absl::Status& why) override;
   void StopTurn(Turn& turn, absl::Status why);
   void EndTurn(Turn& turn, TurnEnd end);       // its session is at rest
   void ForgetTurn(GenerationId id);
-  bool EvictIdle(SessionId keep);              // true: a session came free at once
-  void CloseBranch(Conversation& conversation, Branch& branch);
   Turn* TurnOf(SessionId session);
 
+  // --- engine_policy.cc
+  bool EvictIdle(SessionId keep, bool at_once); // true: a session came free; false: none, or one will (at_once: never waits)
+  void CloseBranch(Conversation& conversation, Branch& branch);
+  void DropParked(Branch& branch);
+  void DropOldestSideBranch(Conversation& conversation);
+  bool IsUnsaved(const Conversation& conversation, const Branch& branch) const;
+  absl::Status BeginPark(const ConversationPtr& conversation, Branch& branch, Callback<ParkResult> done);
+  bool MakeRoomToPark(int64_t bytes);
+  void OnParkReceipt(const wire::ParkReceipt& receipt);
+  int64_t StoreBytes() const;
+  bool MakeRoomInStore(int64_t bytes, const Conversation* except);
+  void GiveUpImage(const ConversationPtr& conversation, std::string_view why);
+  void ExpireImages();
+
   // --- engine_save.cc
-  void BeginSave(const ConversationPtr& conversation, ProgressCallback progress, Callback<SaveResult> done);
-  absl::Status CheckSpace(const Conversation& conversation, int64_t n_tokens) const;
+  void BeginSave(const ConversationPtr& conversation, ProgressCallback progress, Callback<SaveResult> done, bool whole = false);
+  std::vector<BranchState> StatesOf(const Conversation& conversation) const;
+  SavePlan PlanSaveOf(const Conversation& conversation, int64_t generation, bool whole) const;
+  absl::Status CheckSpace(const Conversation& conversation, int64_t new_tokens);
+  SaveResult UnchangedResult(const Conversation& conversation) const;
   void OnSaveReceipt(const wire::SaveReceipt& receipt);
+  void CommitIfComplete(uint64_t number);
   void CommitSave(uint64_t number);
   Manifest MakeManifest(const Transfer& save) const;
+  void TakeCommitted(Transfer& save, std::shared_ptr<const Manifest> manifest);
   void EndSave(uint64_t number, absl::StatusOr<SaveResult> result);
   void AbortSave(Transfer& save, uint64_t number, absl::Status why);
 
   // --- engine_restore.cc
-  void BeginRestore(const ConversationPtr& conversation, ProgressCallback progress, RestoredCallback done);
-  absl::Status RestoreFromImage(const ConversationPtr& conversation, const std::shared_ptr<ConversationImage>& image,
-                                ProgressCallback progress, RestoredCallback* done);
+  void BeginRestore(const RestoreWish& wish, ProgressCallback progress, RestoredCallback done);
+  absl::Status RestoreFromImage(const RestoreWish& wish, const ConversationImage& image, ProgressCallback progress,
+                                RestoredCallback* done);
   absl::Status CheckIdentity(const Manifest& manifest, std::vector<std::string>* warnings) const;
+  absl::Status BeginUnpark(const ConversationPtr& conversation, Branch& branch, int64_t n, RestoredCallback* done);
   void OnRestoreReceipt(const wire::RestoreReceipt& receipt);
   void EndRestore(uint64_t number);
+  void RefuseRestore(Transfer& transfer);
   void FailTransfers(const absl::Status& why); // a stage was lost
   void OnTransferTick(const wire::TransferTick& tick);
 
   // --- engine_admin.cc
   ConversationPtr Find(const std::string& owner, const std::string& id) const;
+  // Finds the conversation, has it loaded, then calls `then` (on this thread); errors go to `failed`.
+  void WithLoaded(const std::string& owner, const std::string& id, std::function<void(absl::Status)> failed,
+                  std::function<void(const ConversationPtr&)> then);
+  absl::Status CheckAtRest(const Conversation& conversation) const;
+  void ForkInto(const ConversationPtr& source, const ConversationPtr& target, Callback<ConversationInfo> done);
   ConversationInfo InfoOf(const Conversation& conversation, bool everything) const;
   void SaveCatalogRow(const Conversation& conversation);
   void BeginShutdown(std::function<void(absl::Status)> done);
   void ContinueShutdown();
   StoredIdentity OwnIdentity() const;
   int64_t PageBytesAllLayers() const;
+  uint64_t TokenBytes(int layer) const;        // of K and V in one layer
 
   // Constant after Start.
   const EngineParts parts_;
@@ -209,6 +264,11 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   std::map<SessionId, GenerationId> turn_of_session_;
   std::map<uint64_t, Transfer> transfers_;     // by number
   uint64_t next_transfer_ = 1;
+  std::map<std::pair<std::string, std::string>, std::vector<Task>> waiting_for_load_;  // (owner, id)
+  uint64_t next_park_ = 1;
+  int64_t parked_bytes_ = 0;
+  int evictions_in_flight_ = 0;
+  Clock::time_point next_expiry_;
   std::vector<std::string> stray_paths_;       // segments of saves that a lost stage ended
   Clock::time_point next_timer_;
   bool draining_ = false;

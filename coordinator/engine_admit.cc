@@ -1,4 +1,4 @@
-// How a request gets its place: queue, conversation, the deepest source, a session; and who leaves when none is free.
+// How a request gets its place: queue, conversation, the deepest source, a session.
 #include <algorithm>
 
 #include "common/check.h"
@@ -113,20 +113,21 @@ Engine::ConversationPtr Engine::ConversationFor(const GenerationRequest& request
   return conversation;
 }
 
-void Engine::LoadConversationFiles(const ConversationPtr& conversation) {
-  if (conversation->loading) return;
+bool Engine::LoadIfNeeded(const ConversationPtr& conversation) {
+  if (conversation->loaded) return true;
+  if (conversation->loading) return false;
   conversation->loading = true;
   struct Loaded {
-    std::shared_ptr<ConversationImage> image;
-    std::shared_ptr<ConversationFiles> files;
     absl::Status status;
+    std::shared_ptr<ConversationImage> image;
+    std::shared_ptr<ConversationFiles> files = std::make_shared<ConversationFiles>();
   };
   const std::string store = store_->dir, folder = conversation->folder;
   store_thread_->Do(
       [store, folder]() -> Loaded {
-        Loaded loaded{.files = std::make_shared<ConversationFiles>()};
+        Loaded loaded;
         auto image = LoadConversation(store, folder);
-        if (!image.ok()) return {.status = image.status()};
+        if (!image.ok()) return {image.status()};
         std::optional<JournalBound> bound;
         if (image->manifest_status.ok()) bound = image->manifest->journal;
         loaded.image = std::make_shared<ConversationImage>(std::move(*image));
@@ -140,29 +141,51 @@ void Engine::LoadConversationFiles(const ConversationPtr& conversation) {
         conversation->loaded = true;
         conversation->files = loaded.files;
         if (loaded.status.ok()) {
-          const JournalState& state = loaded.image->journal.state;
-          Branch& trunk = conversation->trunk();
-          trunk.turn = state.trunk;
-          trunk.path = state.TrunkIds();
-          // The image may stand on a turn that a side request came after.
-          for (int64_t turn = state.trunk; conversation->saved.generation > 0 && turn >= 0; --turn) {
-            const std::vector<int32_t> path = turn == state.trunk ? state.TrunkIds() : state.PathIds(turn);
-            const auto n = static_cast<size_t>(conversation->saved.n_tokens);
-            if (path.size() < n || DigestOfTokens(std::span(path).first(n)) != conversation->saved.prefix) continue;
-            trunk.turn = turn;
-            trunk.path = path;
-            break;
-          }
-          trunk.fed = trunk.turn == kNoTurn ? 0 : std::min<int64_t>(state.HeldLength(trunk.turn), static_cast<int64_t>(trunk.path.size()));
+          TakeLoaded(*conversation, *loaded.image);
         } else {
           // Damage is refused, not mended: the conversation goes on without its past, which stays on disk as it is.
           conversation->last_error = std::string(loaded.status.message());
           LogError("conversation {}: {}", conversation->folder, conversation->last_error);
           parts_.metrics->JournalError();
         }
+        const auto waiting = waiting_for_load_.extract({conversation->owner, conversation->id});
+        if (!waiting.empty()) {
+          for (const Task& task : waiting.mapped()) task();
+        }
         AdmitQueued();
         ContinueShutdown();
       });
+  return false;
+}
+
+// The journal's tokens and the manifest's branches become the conversation's branches.
+void Engine::TakeLoaded(Conversation& conversation, const ConversationImage& image) {
+  const JournalState& state = image.journal.state;
+  const auto take_turn = [&](Branch& branch, int64_t turn) {
+    branch.turn = turn;
+    branch.path = turn == state.trunk ? state.TrunkIds() : state.PathIds(turn);
+    branch.fed = std::min<int64_t>(state.HeldLength(turn), static_cast<int64_t>(branch.path.size()));
+  };
+  conversation.branches.clear();
+  if (image.manifest_status.ok() && image.manifest->n_tokens > 0) {
+    for (const ManifestBranch& saved : image.manifest->branches) {
+      const int64_t turn = state.FindTurn(saved.n_tokens, saved.prefix);
+      if (turn == kNoTurn) continue;  // its restore says so
+      auto branch = std::make_unique<Branch>();
+      take_turn(*branch, turn);
+      branch->saved.n_tokens = saved.n_tokens;
+      branch->saved.path.assign(branch->path.begin(), branch->path.begin() + saved.n_tokens);
+      branch->saved.chain = saved.chain;
+      conversation.branches.push_back(std::move(branch));
+    }
+  }
+  if (conversation.branches.empty()) conversation.branches.push_back(std::make_unique<Branch>());
+  // What was said after the last save: it continues a saved line, or is a line of its own.
+  Branch& trunk = conversation.trunk();
+  if (state.trunk == kNoTurn || trunk.turn == state.trunk) return;
+  const std::vector<int32_t> newest = state.TrunkIds();
+  const bool continues = trunk.path.empty() || CommonPrefix(newest, trunk.path) * 2 >= static_cast<int64_t>(trunk.path.size());
+  if (continues && newest.size() >= trunk.path.size()) take_turn(trunk, state.trunk);
 }
 
 bool Engine::TryAdmit(Turn& turn) {
@@ -172,22 +195,23 @@ bool Engine::TryAdmit(Turn& turn) {
     ++turn.conversation->waiting_turns;
   }
   Conversation& conversation = *turn.conversation;
-  if (!conversation.loaded) {
-    LoadConversationFiles(turn.conversation);
-    return false;
-  }
-  if (conversation.restoring || conversation.deleting) return false;
+  if (!LoadIfNeeded(turn.conversation) || conversation.restoring || conversation.deleting) return false;
 
   const std::vector<int32_t> target = turn.Target();
   ReusePlan plan;
+  ConversationPtr from = turn.conversation;
   if (turn.request.cache_prompt) {
     plan = PlanReuse(conversation, target, [this](const Branch& branch) -> std::span<const int32_t> {
       return pipeline_->tokens(branch.session);
     });
-    if (turn.resumed) plan.fork = false;  // its own branch, which it never gave back
-    if (turn.resumed) plan.branch = turn.branch;
+    if (!OfferSharedHeads(turn, target, &plan, &from)) return false;
   }
-  if (!TakeSession(turn, plan, target)) return false;
+  if (turn.resumed) {
+    // Its own branch, which it never gave back.
+    plan.fork = false;
+    plan.branch = turn.branch;
+  }
+  if (!TakeSession(turn, plan, from)) return false;
   turn.admitted = Turn::Clock::now();
   if (turn.resumed) {
     turn.phase = TurnPhase::kJournalling;
@@ -195,72 +219,95 @@ bool Engine::TryAdmit(Turn& turn) {
     return true;
   }
   turn.timings.queue_ms = MsBetween(turn.arrived, turn.admitted);
-  CountReuse(turn, plan, turn.restore_first ? plan.saved_n : static_cast<int64_t>(pipeline_->tokens(turn.session).size()));
+  if (plan.n > 0) ++from->hits;
+  CountReuse(turn, plan);
   NoteDivergence(turn, plan, target);
   turn.phase = TurnPhase::kJournalling;
   JournalPrompt(turn, plan);
   return true;
 }
 
-// The live session of another conversation of the same owner that shares the longest head.
-uint64_t Engine::SharedHeadSource(const Turn& turn, const std::vector<int32_t>& target, int64_t* length) const {
-  uint64_t best = 0;
-  const auto look = [&](const Conversation& conversation) {
-    if (conversation.owner != turn.request.owner || &conversation == turn.conversation.get()) return;
-    for (const auto& branch : conversation.branches) {
-      if (branch->session == 0) continue;
-      const int64_t common = std::min(CommonPrefix(pipeline_->tokens(branch->session), target), static_cast<int64_t>(target.size()) - 1);
-      if (common > *length && common >= kLeastSharedHead) {
-        best = branch->session;
-        *length = common;
-      }
+// False: a conversation that may hold a head must be read first; its loading admits the queue again.
+bool Engine::OfferSharedHeads(const Turn& turn, const std::vector<int32_t>& target, ReusePlan* plan, ConversationPtr* from) {
+  if (!can_truncate_) return true;
+  const auto most = static_cast<int64_t>(target.size()) - 1;
+  bool complete = true;
+  const auto offer = [&](ReusePlan::Source source, const ConversationPtr& conversation, Branch* branch, int64_t n) {
+    n = std::min(n, most);
+    if (n <= plan->n || n < kLeastSharedHead) return;
+    plan->source = source;
+    plan->from = branch;
+    plan->n = n;
+    *from = conversation;
+  };
+  const auto look = [&](const ConversationPtr& other) {
+    if (other->owner != turn.request.owner || other == turn.conversation || other->deleting) return;
+    for (const auto& branch : other->branches) {
+      if (branch->session != 0) offer(ReusePlan::Source::kLive, other, branch.get(), CommonPrefix(pipeline_->tokens(branch->session), target));
+      if (branch->parked != 0) offer(ReusePlan::Source::kParked, other, branch.get(), CommonPrefix(branch->parked_path, target));
+    }
+    // The store: only whoever begins with the same page is read.
+    if (!other->HasImage() || other->refused || other->Busy() || most < limits::kPageTokens) return;
+    if (other->head != DigestOfTokens(std::span(target).first(limits::kPageTokens))) return;
+    if (!LoadIfNeeded(other)) {
+      complete = false;
+      return;
+    }
+    for (const auto& branch : other->branches) {
+      if (branch->saved.n_tokens > 0) offer(ReusePlan::Source::kSaved, other, branch.get(), UsableSaved(branch->saved, target));
     }
   };
-  for (const auto& [key, conversation] : conversations_) look(*conversation);
-  for (const ConversationPtr& conversation : anonymous_) look(*conversation);
-  return best;
+  for (const auto& [key, conversation] : conversations_) look(conversation);
+  for (const ConversationPtr& conversation : anonymous_) look(conversation);
+  return complete;
 }
 
-// Gives the turn a branch, and a session that holds what is reused of the target unless a restore comes first. False: no
-// place now, nothing changed.
-bool Engine::TakeSession(Turn& turn, const ReusePlan& plan, const std::vector<int32_t>& target) {
-  Conversation& conversation = *turn.conversation;
-  turn.restore_first = plan.saved_n > plan.live_n;
-  int64_t length = std::max(plan.saved_n, plan.live_n);
-  SessionId source = !turn.restore_first && plan.live_n > 0 && plan.fork ? plan.branch->session : 0;
-  if (turn.request.cache_prompt && can_truncate_) {
-    if (const SessionId other = SharedHeadSource(turn, target, &length); other != 0) {
-      source = other;
-      turn.restore_first = false;
+// Gives the turn a branch, and a session that holds what is reused of the target unless that must be brought back first.
+// False: no place now, nothing changed.
+bool Engine::TakeSession(Turn& turn, const ReusePlan& plan, const ConversationPtr& from) {
+  using Source = ReusePlan::Source;
+  turn.source = plan.source;
+  turn.source_conversation = from;
+  turn.source_branch = plan.from;
+  turn.source_n = plan.n;
+  const bool brings_back = plan.source == Source::kSaved || plan.source == Source::kParked;
+  if (brings_back) {
+    if (pipeline_->ledger().FreeSessions() == 0 && !EvictIdle(0, false)) return false;  // it will need a place
+    turn.session = 0;
+  } else {
+    const SessionId live = plan.source == Source::kLive ? plan.from->session : 0;
+    // The branch's own session is cut back and goes on, if it is free.
+    const bool own = plan.branch != nullptr && !plan.fork && plan.branch->session != 0 && (live == plan.branch->session || live == 0);
+    if (own) {
+      turn.session = plan.branch->session;
+      CutSession(turn.session, plan.n);
+    } else {
+      absl::StatusOr<SessionId> session;
+      do {
+        session = live != 0 ? pipeline_->Fork(live, plan.n) : pipeline_->Open();
+      } while (!session.ok() && EvictIdle(live, false));
+      if (!session.ok()) return false;
+      turn.session = *session;
     }
   }
-  // The branch's own session is cut back and goes on, if it is free and nothing better is found.
-  Branch* branch = plan.branch != nullptr && !plan.fork ? plan.branch : nullptr;
-  if (turn.restore_first) {
-    if (pipeline_->ledger().FreeSessions() == 0 && !EvictIdle(0)) return false;  // the restore will need a place
-    turn.session = 0;
-  } else if (source == 0 && branch != nullptr && branch->session != 0) {
-    turn.session = branch->session;
-    CutSession(turn.session, length);
-  } else {
-    absl::StatusOr<SessionId> session;
-    do {
-      session = source != 0 ? pipeline_->Fork(source, length) : pipeline_->Open();
-    } while (!session.ok() && EvictIdle(source));
-    if (!session.ok()) return false;
-    turn.session = *session;
+  turn.branch = TakeBranch(turn, plan);
+  turn.branch->running = &turn;
+  turn.branch->last_used_ms = SteadyMs();
+  if (from != turn.conversation && !from->anonymous() && plan.n > 0) {
+    turn.branch->shared_with = from->folder;
+    turn.branch->shared_n = plan.n;
   }
-
-  if (branch == nullptr && conversation.trunk().path.empty() && conversation.trunk().running == nullptr) branch = &conversation.trunk();
-  if (branch == nullptr) {
-    conversation.branches.push_back(std::make_unique<Branch>());
-    branch = conversation.branches.back().get();
-  }
-  branch->running = &turn;
-  branch->last_used_ms = SteadyMs();
-  turn.branch = branch;
   if (turn.session != 0) GiveSession(turn, turn.session);
   return true;
+}
+
+Branch* Engine::TakeBranch(Turn& turn, const ReusePlan& plan) {
+  Conversation& conversation = *turn.conversation;
+  if (plan.branch != nullptr && !plan.fork) return plan.branch;
+  if (conversation.trunk().path.empty() && conversation.trunk().running == nullptr) return &conversation.trunk();
+  if (static_cast<int>(conversation.branches.size()) >= limits::kMaxBranches) DropOldestSideBranch(conversation);
+  conversation.branches.push_back(std::make_unique<Branch>());
+  return conversation.branches.back().get();
 }
 
 // The turn's branch goes on with this session; what it had before is closed.
@@ -275,12 +322,12 @@ void Engine::CutSession(SessionId session, int64_t length) {
   if (length < static_cast<int64_t>(pipeline_->tokens(session).size())) LAYOVER_CHECK(pipeline_->Truncate(session, length).ok());
 }
 
-void Engine::CountReuse(Turn& turn, const ReusePlan& plan, int64_t reused) {
+void Engine::CountReuse(Turn& turn, const ReusePlan& plan) {
   const auto prompt = static_cast<int64_t>(turn.request.prompt.size());
   Timings& timings = turn.timings;
-  timings.cache_n = reused;
+  timings.cache_n = plan.n;
   const int64_t fed_before = plan.branch == nullptr ? 0 : std::min({plan.common, plan.branch->fed, prompt - 1});
-  timings.recomputed_n = std::max<int64_t>(0, fed_before - reused);
+  timings.recomputed_n = std::max<int64_t>(0, fed_before - plan.n);
   timings.prompt_n = prompt - timings.cache_n - timings.recomputed_n;
 }
 
@@ -297,59 +344,6 @@ void Engine::NoteDivergence(Turn& turn, const ReusePlan& plan, const std::vector
   turn.conversation->divergence = Divergence{at, around(had), around(target)};
   LogInfo("request {}: the prompt diverges at {} of {} held tokens: had {}, got {}", turn.id, at, had.size(),
           had[static_cast<size_t>(at)], target[static_cast<size_t>(at)]);
-}
-
-void Engine::CloseBranch(Conversation& conversation, Branch& branch) {
-  if (branch.session != 0) pipeline_->Close(branch.session);
-  branch.session = 0;
-  if (conversation.anonymous()) {
-    anonymous_.remove_if([&](const ConversationPtr& candidate) { return candidate.get() == &conversation && !candidate->Active(); });
-  }
-}
-
-// Takes the place of the session that has been idle longest. With a policy that saves before it evicts, the place comes
-// free only when the save is done: false then, and those who wait are looked at again.
-bool Engine::EvictIdle(SessionId keep) {
-  // Requests without an id give way first, then side branches: neither pushes a named conversation's main line out.
-  ConversationPtr oldest;
-  Branch* oldest_branch = nullptr;
-  std::pair<int, int64_t> oldest_rank;
-  const auto look = [&](const ConversationPtr& conversation) {
-    if (conversation->saving || conversation->restoring) return;
-    for (const auto& branch : conversation->branches) {
-      if (branch->session == 0 || branch->session == keep || branch->running != nullptr) continue;
-      const int kind = conversation->anonymous() ? 0 : branch.get() != &conversation->trunk() ? 1 : 2;
-      const std::pair<int, int64_t> rank(kind, branch->last_used_ms);
-      if (oldest_branch != nullptr && oldest_rank <= rank) continue;
-      oldest = conversation;
-      oldest_branch = branch.get();
-      oldest_rank = rank;
-    }
-  };
-  for (const auto& [key, conversation] : conversations_) look(conversation);
-  for (const ConversationPtr& conversation : anonymous_) look(conversation);
-  if (oldest_branch == nullptr) return false;
-
-  const bool saves = store_ != nullptr && (store_->save == SavePolicy::kEvict || store_->save == SavePolicy::kTurn) &&
-                     !oldest->anonymous() && oldest_branch == &oldest->trunk() &&
-                     static_cast<int64_t>(pipeline_->tokens(oldest_branch->session).size()) != oldest->saved.n_tokens;
-  if (!saves) {
-    parts_.metrics->Evicted(StateTier::kDevice);
-    CloseBranch(*oldest, *oldest_branch);
-    return true;
-  }
-  BeginSave(oldest, nullptr, [this, oldest](absl::StatusOr<SaveResult> result) {
-    if (!result.ok()) {
-      LogWarning("conversation {} leaves its place unsaved: {}", oldest->folder, ToStd(result.status().message()));
-    }
-    Branch& trunk = oldest->trunk();
-    if (trunk.session != 0 && trunk.running == nullptr) {
-      parts_.metrics->Evicted(StateTier::kDevice);
-      CloseBranch(*oldest, trunk);
-    }
-    AdmitQueued();
-  });
-  return false;
 }
 
 }  // namespace layover

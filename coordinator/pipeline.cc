@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "common/limits.h"
 #include "common/status.h"
 
 namespace layover {
@@ -14,7 +15,7 @@ constexpr int kFull = static_cast<int>(PageClass::kFull);
 
 Pipeline::Pipeline(StageGroup* stages, const LedgerConfig& ledger, const SchedulerConfig& scheduler, int max_step_tokens,
                    Listener* listener)
-    : stages_(stages), listener_(listener), ledger_(ledger), scheduler_(scheduler), scheduler_config_(scheduler) {
+    : stages_(stages), listener_(listener), scratch_page_(ledger.full_pages), ledger_(ledger), scheduler_(scheduler) {
   LAYOVER_CHECK(scheduler.chunk_tokens + scheduler.max_slices <= max_step_tokens);
 }
 
@@ -66,6 +67,26 @@ absl::StatusOr<Pipeline::Shadow> Pipeline::OpenShadow(std::vector<int32_t> token
   ++next_session_;
   sessions_[session].tokens = std::move(tokens);
   return Shadow{session, ledger_.Pages(session, PageClass::kFull)};
+}
+
+void Pipeline::Probe(uint64_t probe, SessionId id, int32_t token) {
+  const SessionId scratch = next_session_++;
+  const auto length = static_cast<int64_t>(sessions_.at(id).tokens.size());
+  const int32_t rest = static_cast<int32_t>(length % limits::kPageTokens);
+  wire::ForkSession fork{.source = id, .session = scratch, .length = length, .pages = ledger_.Pages(id, PageClass::kFull)};
+  wire::StepSlice slice{.session = scratch, .begin = length, .tokens = {token}, .wish = wire::RowWish::kDigest};
+  if (rest != 0) {
+    fork.copies.push_back({fork.pages.back(), scratch_page_, rest});
+    fork.pages.back() = scratch_page_;
+  } else {
+    slice.new_pages.push_back(scratch_page_);
+  }
+  stages_->SendOrdered(fork);
+  InFlight step;
+  step.probe = probe;
+  step.seq = stages_->SendOrdered(wire::Step{{slice}});
+  in_flight_.push_back(std::move(step));
+  stages_->SendOrdered(wire::CloseSession{scratch});
 }
 
 void Pipeline::Run(SessionId id, std::span<const int32_t> tokens, const RunSpec& spec) {
@@ -154,6 +175,11 @@ void Pipeline::OnStepDone(int stage, uint64_t seq, const wire::StepDone& done) {
   LAYOVER_CHECK(!in_flight_.empty() && in_flight_.front().seq == seq);
   const InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
+  if (step.probe != 0) {
+    const bool answered = done.results.size() == 1 && done.results[0].rows.size() == 1;
+    listener_->OnProbed(step.probe, answered ? done.results[0].rows[0].digest : Digest());
+    return;
+  }
   FinishStep(step, done);
 }
 

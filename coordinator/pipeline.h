@@ -45,6 +45,7 @@ class Pipeline {
     // The token after everything that was fed. The session is at rest until Continue or EndRun.
     virtual void OnSampled(SessionId session, const wire::RowReport& row) = 0;
     virtual void OnRows(SessionId session, std::vector<wire::RowReport> rows) {}  // report_rows
+    virtual void OnProbed(uint64_t probe, const Digest& row) {}
     // After Stop: nothing of the session is in flight any more.
     virtual void OnStopped(SessionId session) = 0;
     // No page can be had for the session's next tokens. True if the listener freed some.
@@ -66,6 +67,10 @@ class Pipeline {
     std::vector<int32_t> pages;
   };
   absl::StatusOr<Shadow> OpenShadow(std::vector<int32_t> tokens);
+
+  // What the model says after the session's tokens and one more: the digest of that logits row, to OnProbed. A scratch
+  // session and page outside the capacity hold the one row; the session itself may run on. Dense models only.
+  void Probe(uint64_t probe, SessionId session, int32_t token);
 
   const std::vector<int32_t>& tokens(SessionId session) const { return sessions_.at(session).tokens; }  // fed ones
   bool Running(SessionId session) const { return scheduler_.Has(session); }
@@ -95,6 +100,7 @@ class Pipeline {
     uint64_t seq = 0;
     Scheduler::StepPlan plan;
     std::vector<SessionId> dropped;     // slices that found no page
+    uint64_t probe = 0;                 // not a step of the scheduler's, but a probe's
   };
 
   std::optional<wire::StepSlice> MakeSlice(const Scheduler::PlannedSlice& planned);
@@ -102,9 +108,9 @@ class Pipeline {
 
   StageGroup* const stages_;
   Listener* const listener_;
+  const int32_t scratch_page_;          // behind the ledger's
   PageLedger ledger_;
   Scheduler scheduler_;
-  const SchedulerConfig scheduler_config_;
   SessionId next_session_ = 1;
   std::map<SessionId, Session> sessions_;
   std::deque<InFlight> in_flight_;      // in the order sent

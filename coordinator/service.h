@@ -154,6 +154,16 @@ struct RestoreResult {
   std::vector<StageBytes> stages;
 };
 
+struct ParkResult {
+  std::string id;
+  int64_t bytes_host = 0;
+};
+
+struct RewindResult {
+  std::string id;
+  int64_t n_tokens = 0;
+};
+
 struct VerifyResult {
   std::string id;
   bool ok = true;
@@ -241,6 +251,9 @@ class Service {
   virtual void Restore(std::string owner, std::string id, bool prove, ProgressCallback progress,
                        Callback<RestoreResult> done) = 0;
   virtual void Verify(std::string owner, std::string id, Callback<VerifyResult> done) = 0;
+  virtual void Park(std::string owner, std::string id, Callback<ParkResult> done) = 0;
+  virtual void Fork(std::string owner, std::string id, std::string new_id, Callback<ConversationInfo> done) = 0;
+  virtual void Rewind(std::string owner, std::string id, int64_t to, Callback<RewindResult> done) = 0;
 };
 
 }  // namespace layover

@@ -35,7 +35,11 @@ struct Turn {
   std::shared_ptr<Conversation> conversation;    // set when first looked at
   Branch* branch = nullptr;                      // while it holds one
   uint64_t session = 0;                          // while it has one
-  bool restore_first = false;                    // the store's image is the deepest source
+  // The deepest source of its state; parked and saved ones are brought back before it runs.
+  ReusePlan::Source source = ReusePlan::Source::kNone;
+  std::shared_ptr<Conversation> source_conversation;
+  Branch* source_branch = nullptr;
+  int64_t source_n = 0;
   bool resumed = false;                          // a stage was lost on the way; already started and journalled
   bool cancelled = false;
   absl::Status failure;                          // why it stops, if not by itself

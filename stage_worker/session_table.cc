@@ -9,7 +9,8 @@ namespace layover {
 
 absl::Status SessionTable::CheckPages(const std::vector<int32_t>& pages) const {
   for (int32_t page : pages) {
-    if (page < 0 || page >= pages_.n_pages()) return Internal("page {} of {}", page, pages_.n_pages());
+    // One page beyond the ledger's is the probe's.
+    if (page < 0 || page > pages_.n_pages()) return Internal("page {} of {}", page, pages_.n_pages());
   }
   return absl::OkStatus();
 }

@@ -86,7 +86,7 @@ absl::StatusOr<std::vector<wire::SliceResult>> StepRunner::Results(const wire::S
     const wire::StepSlice& slice = step.slices[s];
     const int count = static_cast<int>(slice.tokens.size());
     for (int i = 0; i < count; ++i, ++row) {
-      if (slice.wish == wire::RowWish::kReport || (slice.wish == wire::RowWish::kSample && i + 1 == count)) {
+      if (slice.wish == wire::RowWish::kReport || ((slice.wish == wire::RowWish::kSample || slice.wish == wire::RowWish::kDigest) && i + 1 == count)) {
         wanted.push_back({s, i});
         row_indices.push_back(row);
       }
@@ -102,7 +102,10 @@ absl::StatusOr<std::vector<wire::SliceResult>> StepRunner::Results(const wire::S
       const Wanted& w = wanted[begin + i];
       const wire::StepSlice& slice = step.slices[w.slice];
       const float* logits = logits_.data() + i * static_cast<size_t>(config_.n_vocab);
-      if (slice.wish == wire::RowWish::kSample) {
+      if (slice.wish == wire::RowWish::kDigest) {
+        results[w.slice].rows.push_back({.position = slice.begin + w.row_in_slice,
+                                         .digest = DigestOf(logits, sizeof(float) * static_cast<size_t>(config_.n_vocab))});
+      } else if (slice.wish == wire::RowWish::kSample) {
         SampleRow(slice, *sessions.Find(slice.session), logits, &results[w.slice]);
       } else {
         ReportRow(slice, w.row_in_slice, logits, &results[w.slice]);

@@ -34,19 +34,22 @@ absl::Status ForEachPage(int64_t begin, int64_t end, F&& use) {
   return absl::OkStatus();
 }
 
+const std::vector<int32_t>& TokensOf(const Transfers::BranchSource& source) {
+  return source.image != nullptr ? source.image->tokens : source.session.tokens;
+}
+
 // Digests find records, token ids prove them: where a file's own id list claims to be this path, it must be it.
 absl::Status ProveTokens(SegmentReader& reader, const std::vector<int32_t>& tokens, const PrefixDigests& prefixes) {
   std::vector<size_t> positions;
   for (size_t i = 0; i < reader.index().size(); ++i) {
     const RecordKey& key = reader.index()[i].key;
-    if (key.kind == RecordKind::kTokenIds && key.token_begin == 0 && key.token_end <= prefixes.size() &&
-        key.prefix == prefixes.At(key.token_end)) {
+    if (key.kind == RecordKind::kTokenIds && key.token_end <= prefixes.size() && key.prefix == prefixes.At(key.token_end)) {
       positions.push_back(i);
     }
   }
   return reader.ReadRecords(positions, [&](const IndexEntry& entry, std::span<const std::byte> payload) -> absl::Status {
-    const size_t bytes = static_cast<size_t>(entry.key.token_end) * sizeof(int32_t);
-    if (payload.size() != bytes || std::memcmp(payload.data(), tokens.data(), bytes) != 0) {
+    const size_t bytes = static_cast<size_t>(entry.key.tokens()) * sizeof(int32_t);
+    if (payload.size() != bytes || std::memcmp(payload.data(), tokens.data() + entry.key.token_begin, bytes) != 0) {
       return DataLoss("the token ids in the file are not the conversation's");
     }
     return absl::OkStatus();
@@ -105,6 +108,7 @@ void Transfers::CancelAll() {
   save_lane_.WaitIdle();
   restore_lane_.WaitIdle();
   cancel_all_ = false;
+  parked_.Clear();
   std::lock_guard<std::mutex> lock(mutex_);
   aborted_saves_.clear();
 }
@@ -115,9 +119,9 @@ bool Transfers::Cancelled(uint64_t save) const {
   return aborted_saves_.contains(save);
 }
 
-void Transfers::Save(const wire::SaveSession& save, StageSession session) {
-  save_lane_.Run([this, save, session = std::move(session)] {
-    results_->Put({.message = DoSave(save, session)});
+void Transfers::Save(const wire::SaveSession& save, std::vector<BranchSource> sources) {
+  save_lane_.Run([this, save, sources = std::move(sources)] {
+    results_->Put({.message = DoSave(save, sources)});
   });
 }
 
@@ -135,67 +139,127 @@ void Transfers::AbortSave(const wire::AbortSave& abort) {
   });
 }
 
-wire::SaveReceipt Transfers::DoSave(const wire::SaveSession& save, const StageSession& session) {
+wire::SaveReceipt Transfers::DoSave(const wire::SaveSession& save, const std::vector<BranchSource>& sources) {
   const Clock::time_point start = Clock::now();
-  wire::SaveReceipt receipt{.stage = stage_, .save = save.save, .layer_begin = pages_.layers().begin,
-                            .layer_end = pages_.layers().end, .n_tokens = save.n_tokens};
-  receipt.status = wire::ToWire(WriteSegment(save, session, &receipt));
+  wire::SaveReceipt receipt{.stage = stage_,
+                            .save = save.save,
+                            .layer_begin = pages_.layers().begin,
+                            .layer_end = pages_.layers().end,
+                            .n_tokens = save.branches.front().n_tokens,
+                            .prefix = DigestOfTokens(TokensOf(sources.front()))};
+  receipt.status = wire::ToWire(WriteSegment(save, sources, &receipt));
   receipt.ms = MsSince(start);
   return receipt;
 }
 
-absl::Status Transfers::WriteSegment(const wire::SaveSession& save, const StageSession& session,
+absl::Status Transfers::WriteSegment(const wire::SaveSession& save, const std::vector<BranchSource>& sources,
                                      wire::SaveReceipt* receipt) {
   const auto folder = ParseFolderName(save.folder);
   if (!folder.has_value()) return Internal("save {}: bad folder name", save.save);
-  const SegmentHeader header{.identity = save.identity, .conversation = *folder, .stage = stage_,
-                             .layer_begin = pages_.layers().begin, .layer_end = pages_.layers().end,
-                             .generation = save.generation, .n_tokens = static_cast<int32_t>(save.n_tokens)};
-  const PrefixDigests prefixes(session.tokens);
-  const int64_t rows_bytes = (save.n_tokens - save.base) * static_cast<int64_t>(pages_.row_bytes()) * 2 * pages_.layers().size();
-  const std::string path = JoinPath(save.directory, SegmentFileName(stage_, save.generation));
+  const SegmentHeader header{.identity = save.identity,
+                             .conversation = *folder,
+                             .stage = stage_,
+                             .layer_begin = pages_.layers().begin,
+                             .layer_end = pages_.layers().end,
+                             .generation = save.generation,
+                             .n_tokens = static_cast<int32_t>(save.branches.front().n_tokens)};
+  int64_t rows = 0;
+  for (const wire::BranchCut& cut : save.branches) rows += cut.n_tokens - cut.base;
+  const int64_t rows_bytes = rows * static_cast<int64_t>(pages_.row_bytes()) * 2 * pages_.layers().size();
   SegmentWriter::Options options;
   options.progress = [&](uint64_t bytes) {
     results_->Put({.message = wire::TransferTick{stage_, save.save, false, static_cast<int64_t>(bytes), rows_bytes}});
   };
+  const std::string path = JoinPath(save.directory, SegmentFileName(stage_, save.generation));
   ASSIGN_OR_RETURN(const std::unique_ptr<SegmentWriter> writer, SegmentWriter::Create(path, header, options));
+  for (size_t i = 0; i < save.branches.size(); ++i) {
+    RETURN_IF_ERROR(WriteBranch(save, save.branches[i], sources[i], *writer));
+  }
+  ASSIGN_OR_RETURN(const SegmentSummary summary, writer->Finish());
+  receipt->bytes = static_cast<int64_t>(summary.bytes);
+  receipt->payload_bytes = static_cast<int64_t>(summary.payload_bytes);
+  receipt->n_records = static_cast<int64_t>(summary.n_records);
+  receipt->index_digest = summary.index_digest;
+  return absl::OkStatus();
+}
 
-  const auto cancelled = [&] { return Cancelled(save.save) ? layover::Cancelled("save {} was aborted", save.save) : absl::OkStatus(); };
+absl::Status Transfers::WriteBranch(const wire::SaveSession& save, const wire::BranchCut& cut, const BranchSource& source,
+                                    SegmentWriter& writer) {
+  if (cut.base == cut.n_tokens) return absl::OkStatus();
+  const std::vector<int32_t>& tokens = TokensOf(source);
+  const PrefixDigests prefixes(std::span<const int32_t>(tokens).first(static_cast<size_t>(cut.n_tokens)));
+  const auto key = [&](RecordKind kind, ElementType element, int32_t layer, int32_t begin, int32_t end) {
+    return RecordKey{.kind = kind, .element = element, .layer = layer, .token_begin = begin, .token_end = end,
+                     .branch = cut.branch, .prefix = prefixes.At(end)};
+  };
   const std::unique_ptr<Stream> stream = device_.NewCopyStream();
   for (int layer = pages_.layers().begin; layer < pages_.layers().end; ++layer) {
     for (RecordKind kind : {RecordKind::kKRows, RecordKind::kVRows}) {
-      RETURN_IF_ERROR(cancelled());
-      RETURN_IF_ERROR(writer->BeginRun());
-      RETURN_IF_ERROR(ForEachPage(save.base, save.n_tokens, [&](int32_t begin, int32_t end) -> absl::Status {
-        const RecordKey key{.kind = kind, .element = ElementOf(pages_.type()), .layer = layer, .token_begin = begin,
-                            .token_end = end, .prefix = prefixes.At(end)};
+      if (Cancelled(save.save)) return layover::Cancelled("save {} was aborted", save.save);
+      RETURN_IF_ERROR(writer.BeginRun());
+      RETURN_IF_ERROR(ForEachPage(cut.base, cut.n_tokens, [&](int32_t begin, int32_t end) -> absl::Status {
         ASSIGN_OR_RETURN(const std::span<std::byte> room,
-                         writer->AppendRecord(key, static_cast<size_t>(end - begin) * pages_.row_bytes()));
-        const int32_t page = session.pages[static_cast<size_t>(begin / kPageTokens)];
-        const int32_t row = begin % kPageTokens;
+                         writer.AppendRecord(key(kind, ElementOf(pages_.type()), layer, begin, end),
+                                             static_cast<size_t>(end - begin) * pages_.row_bytes()));
         const bool is_k = kind == RecordKind::kKRows;
+        if (source.image != nullptr) {
+          const auto index = static_cast<size_t>(layer - pages_.layers().begin);
+          const std::vector<std::byte>& rows = is_k ? source.image->k_rows[index] : source.image->v_rows[index];
+          std::memcpy(room.data(), rows.data() + static_cast<size_t>(begin) * pages_.row_bytes(), room.size());
+          return absl::OkStatus();
+        }
+        const int32_t page = source.session.pages[static_cast<size_t>(begin / kPageTokens)];
+        const int32_t row = begin % kPageTokens;
         stream->ReadKvRows(pages_.layer(layer), page, row, row + end - begin, is_k ? room.data() : nullptr,
                            is_k ? nullptr : room.data());
         return stream->Synchronize();
       }));
     }
   }
-  RETURN_IF_ERROR(cancelled());
-  RETURN_IF_ERROR(writer->BeginRun());
-  // The ids are in every stage's file, so that each file proves itself.
-  const RecordKey ids{.kind = RecordKind::kTokenIds, .element = ElementType::kInt32, .token_begin = 0,
-                      .token_end = static_cast<int32_t>(save.n_tokens),
-                      .prefix = prefixes.At(static_cast<int32_t>(save.n_tokens))};
-  const size_t ids_bytes = static_cast<size_t>(save.n_tokens) * sizeof(int32_t);
-  ASSIGN_OR_RETURN(const std::span<std::byte> room, writer->AppendRecord(ids, ids_bytes));
-  std::memcpy(room.data(), session.tokens.data(), ids_bytes);
-  ASSIGN_OR_RETURN(const SegmentSummary summary, writer->Finish());
-  receipt->prefix = ids.prefix;
-  receipt->bytes = static_cast<int64_t>(summary.bytes);
-  receipt->payload_bytes = static_cast<int64_t>(summary.payload_bytes);
-  receipt->n_records = static_cast<int64_t>(summary.n_records);
-  receipt->index_digest = summary.index_digest;
+  // The ids are in every stage's files, so that each stage's files prove themselves.
+  RETURN_IF_ERROR(writer.BeginRun());
+  const auto begin = static_cast<int32_t>(cut.base), end = static_cast<int32_t>(cut.n_tokens);
+  const size_t bytes = static_cast<size_t>(end - begin) * sizeof(int32_t);
+  ASSIGN_OR_RETURN(const std::span<std::byte> room,
+                   writer.AppendRecord(key(RecordKind::kTokenIds, ElementType::kInt32, kNoLayer, begin, end), bytes));
+  std::memcpy(room.data(), tokens.data() + begin, bytes);
   return absl::OkStatus();
+}
+
+void Transfers::Park(const wire::ParkSession& park, StageSession session) {
+  restore_lane_.Run([this, park, session = std::move(session)] {
+    const Clock::time_point start = Clock::now();
+    std::shared_ptr<const ParkImage> image = ParkStore::Copy(device_, pages_, session);
+    wire::ParkReceipt receipt{.stage = stage_, .park = park.park, .bytes = image->bytes()};
+    parked_.Put(park.park, std::move(image));
+    receipt.ms = MsSince(start);
+    results_->Put({.message = receipt});
+  });
+}
+
+void Transfers::Unpark(const wire::UnparkSession& unpark) {
+  restore_lane_.Run([this, unpark] {
+    const Clock::time_point start = Clock::now();
+    wire::RestoreReceipt receipt{.stage = stage_, .restore = unpark.restore, .n_tokens = unpark.n_tokens};
+    TransferResult result{.restored_session = unpark.session};
+    const std::shared_ptr<const ParkImage> image = parked_.Get(unpark.park);
+    if (image == nullptr || static_cast<int64_t>(image->tokens.size()) < unpark.n_tokens) {
+      receipt.status = wire::ToWire(Internal("image {} is not parked here", unpark.park));
+    } else {
+      ParkStore::Fill(device_, pages_, *image, unpark.n_tokens, unpark.pages);
+      result.session.tokens.assign(image->tokens.begin(), image->tokens.begin() + unpark.n_tokens);
+      result.session.pages = unpark.pages;
+      receipt.prefix = DigestOfTokens(result.session.tokens);
+    }
+    receipt.ms = MsSince(start);
+    result.message = receipt;
+    results_->Put(std::move(result));
+  });
+}
+
+void Transfers::DropPark(const wire::DropPark& drop) {
+  // Behind an unpark that may still read it.
+  restore_lane_.Run([this, drop] { parked_.Drop(drop.park); });
 }
 
 void Transfers::Restore(const wire::RestoreSession& restore) {

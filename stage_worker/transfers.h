@@ -16,16 +16,18 @@
 #include <thread>
 
 #include "common/mailbox.h"
+#include "common/storage/segment_writer.h"
 #include "common/wire/messages.h"
 #include "stage_worker/kv_pages.h"
+#include "stage_worker/park_store.h"
 #include "stage_worker/session_table.h"
 
 namespace layover {
 
 // What the worker needs to say once a restore has come in: the session itself.
 struct TransferResult {
-  wire::FromStage message;                 // SaveReceipt, RestoreReceipt or TransferTick
-  uint64_t restored_session = 0;           // of a restore, done or failed
+  wire::FromStage message;                 // SaveReceipt, RestoreReceipt, ParkReceipt or TransferTick
+  uint64_t restored_session = 0;           // of a restore or unpark, done or failed
   StageSession session;
 };
 
@@ -34,11 +36,20 @@ class Transfers {
   Transfers(Device& device, const KvPages& pages, int stage, Mailbox<TransferResult>* results);
   ~Transfers();  // cancels what runs and waits for it
 
-  void Save(const wire::SaveSession& save, StageSession session);
+  // What a save's branch is written from: a session cut at its length, or a parked image.
+  struct BranchSource {
+    StageSession session;
+    std::shared_ptr<const ParkImage> image;
+  };
+  void Save(const wire::SaveSession& save, std::vector<BranchSource> sources);
   void Restore(const wire::RestoreSession& restore);
+  void Park(const wire::ParkSession& park, StageSession session);
+  void Unpark(const wire::UnparkSession& unpark);
+  void DropPark(const wire::DropPark& drop);
+  std::shared_ptr<const ParkImage> Parked(uint64_t park) const { return parked_.Get(park); }
   // The save's file goes; its receipt, if it is still to come, says Cancelled.
   void AbortSave(const wire::AbortSave& abort);
-  // Cancels everything and returns when nothing runs any more.
+  // Cancels everything, forgets what is parked, and returns when nothing runs any more.
   void CancelAll();
 
  private:
@@ -61,8 +72,10 @@ class Transfers {
   };
 
   bool Cancelled(uint64_t save) const;
-  wire::SaveReceipt DoSave(const wire::SaveSession& save, const StageSession& session);
-  absl::Status WriteSegment(const wire::SaveSession& save, const StageSession& session, wire::SaveReceipt* receipt);
+  wire::SaveReceipt DoSave(const wire::SaveSession& save, const std::vector<BranchSource>& sources);
+  absl::Status WriteSegment(const wire::SaveSession& save, const std::vector<BranchSource>& sources, wire::SaveReceipt* receipt);
+  absl::Status WriteBranch(const wire::SaveSession& save, const wire::BranchCut& cut, const BranchSource& source,
+                           SegmentWriter& writer);
   TransferResult DoRestore(const wire::RestoreSession& restore);
   absl::Status ReadSegments(const wire::RestoreSession& restore, wire::RestoreReceipt* receipt);
 
@@ -70,6 +83,7 @@ class Transfers {
   const KvPages& pages_;
   const int stage_;
   Mailbox<TransferResult>* const results_;
+  ParkStore parked_;
   std::atomic<bool> cancel_all_{false};
   mutable std::mutex mutex_;
   std::set<uint64_t> aborted_saves_;  // guarded by mutex_

@@ -206,19 +206,42 @@ absl::Status Worker::Handle(const Ordered& ordered) {
     transfers_->Restore(*restore);
     return absl::OkStatus();
   }
+  if (const auto* park = std::get_if<wire::ParkSession>(&message)) {
+    const StageSession* session = sessions_->Find(park->session);
+    if (session == nullptr) return Internal("session {} is not open", park->session);
+    transfers_->Park(*park, *session);
+    return absl::OkStatus();
+  }
+  if (const auto* unpark = std::get_if<wire::UnparkSession>(&message)) {
+    transfers_->Unpark(*unpark);
+    return absl::OkStatus();
+  }
+  if (const auto* drop = std::get_if<wire::DropPark>(&message)) {
+    transfers_->DropPark(*drop);
+    return absl::OkStatus();
+  }
   return Internal("message {} is not an ordered one", message.index());
 }
 
 absl::Status Worker::HandleSave(const wire::SaveSession& save) {
-  const StageSession* session = sessions_->Find(save.session);
-  if (session == nullptr) return Internal("session {} is not open", save.session);
-  if (save.n_tokens > static_cast<int64_t>(session->tokens.size())) {
-    return Internal("session {} has {} tokens, not {}", save.session, session->tokens.size(), save.n_tokens);
+  // The cut: tokens and page tables as they are now. Rows below n_tokens stay as they are until the coordinator unpins.
+  std::vector<Transfers::BranchSource> cuts;
+  for (const wire::BranchCut& cut : save.branches) {
+    if (cut.session == 0) {
+      cuts.push_back({.image = transfers_->Parked(cut.park)});
+      if (cuts.back().image == nullptr) return Internal("image {} is not parked here", cut.park);
+      continue;
+    }
+    const StageSession* session = sessions_->Find(cut.session);
+    if (session == nullptr) return Internal("session {} is not open", cut.session);
+    if (cut.n_tokens > static_cast<int64_t>(session->tokens.size()) || cut.base < 0 || cut.base > cut.n_tokens) {
+      return Internal("session {} has {} tokens, not [{}, {})", cut.session, session->tokens.size(), cut.base, cut.n_tokens);
+    }
+    cuts.push_back({.session = *session});
+    cuts.back().session.tokens.resize(static_cast<size_t>(cut.n_tokens));
   }
-  // The cut: tokens and page table as they are now. Rows below n_tokens stay as they are until the coordinator unpins.
-  StageSession cut = *session;
-  cut.tokens.resize(static_cast<size_t>(save.n_tokens));
-  transfers_->Save(save, std::move(cut));
+  if (cuts.empty()) return Internal("save {} has no branch", save.save);
+  transfers_->Save(save, std::move(cuts));
   return absl::OkStatus();
 }
 

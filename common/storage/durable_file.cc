@@ -227,6 +227,40 @@ absl::Status RemoveEmptyFolder(const std::string& path) {
   return SyncFolder(std::string(DirName(path)));
 }
 
+absl::Status PublishDurably(const std::string& from, const std::string& to) {
+  bool taken = false;
+  RETURN_IF_ERROR(Guarded(FaultKind::kRename, "rename", to, [&] {
+    int result = renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE);
+    if (result != 0 && (errno == EINVAL || errno == ENOSYS)) {
+      // A file system without the flag: look first. Who makes `to` between the two calls loses it.
+      struct stat info;
+      taken = lstat(to.c_str(), &info) == 0;
+      result = taken ? 0 : rename(from.c_str(), to.c_str());
+    } else if (result != 0 && errno == EEXIST) {
+      taken = true;
+      result = 0;
+    }
+    return result;
+  }));
+  if (taken) return absl::AlreadyExistsError(ToAbsl(fmt::format("{} exists", to)));
+  return SyncFolder(std::string(DirName(to)));
+}
+
+absl::Status ExchangeDurably(const std::string& a, const std::string& b) {
+  bool unable = false;
+  RETURN_IF_ERROR(Guarded(FaultKind::kRename, "rename", b, [&] {
+    const int result = renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE);
+    unable = result != 0 && (errno == EINVAL || errno == ENOSYS);
+    return unable ? 0 : result;
+  }));
+  if (unable) return FailedPrecondition("rename {}: its file system cannot exchange two folders", b);
+  return SyncFolder(std::string(DirName(b)));
+}
+
+absl::Status LinkFile(const std::string& from, const std::string& to) {
+  return Guarded(FaultKind::kWrite, "link", to, [&] { return link(from.c_str(), to.c_str()); });
+}
+
 absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path) {
   ASSIGN_OR_RETURN(UniqueFd fd, OpenFolder(path));
   DIR* folder = fdopendir(dup(fd.get()));

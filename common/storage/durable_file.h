@@ -66,6 +66,13 @@ absl::Status RemoveDurably(const std::string& folder, std::string_view name);
 // Success also if it is missing; FailedPrecondition if it is not empty.
 absl::Status RemoveEmptyFolder(const std::string& path);
 
+// Gives a file or folder its final name, which must be free (AlreadyExists), in the same file system.
+absl::Status PublishDurably(const std::string& from, const std::string& to);
+// Two folders get each other's name, in one step. FailedPrecondition where the file system cannot do that.
+absl::Status ExchangeDurably(const std::string& a, const std::string& b);
+// Another name for a file, in another folder of the same file system; leaves the folder's sync to the caller.
+absl::Status LinkFile(const std::string& from, const std::string& to);
+
 // Names of the entries of a folder, sorted, without "." and "..".
 absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path);
 

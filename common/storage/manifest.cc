@@ -72,6 +72,23 @@ absl::Status CheckSegments(const Manifest& manifest) {
   return absl::OkStatus();
 }
 
+// Links follow each other from 0 to the branch's length, and each names segments that the manifest lists.
+absl::Status CheckChain(const Manifest& manifest, const ManifestBranch& branch) {
+  int32_t at = 0;
+  for (const ChainLink& link : branch.chain) {
+    if (link.begin != at || link.end <= link.begin || link.end > branch.n_tokens) {
+      return InvalidArgument("branches: entry {}: chain at token {}", branch.branch, link.begin);
+    }
+    at = link.end;
+    const bool listed = std::any_of(manifest.segments.begin(), manifest.segments.end(), [&](const ManifestSegment& segment) {
+      return segment.folder == link.folder && segment.generation == link.generation;
+    });
+    if (!listed) return InvalidArgument("branches: entry {}: chain names generation {}, which no segment has", branch.branch, link.generation);
+  }
+  if (at != branch.n_tokens) return InvalidArgument("branches: entry {}: chain ends at token {}", branch.branch, at);
+  return absl::OkStatus();
+}
+
 absl::Status CheckBranches(const Manifest& manifest) {
   if (manifest.branches.empty()) return InvalidArgument("branches: there is no trunk");
   for (size_t i = 0; i < manifest.branches.size(); ++i) {
@@ -91,6 +108,7 @@ absl::Status CheckBranches(const Manifest& manifest) {
       }
       last = position;
     }
+    RETURN_IF_ERROR(CheckChain(manifest, branch));
   }
   const ManifestBranch& trunk = manifest.branches[0];
   if (trunk.n_tokens != manifest.n_tokens || trunk.prefix != manifest.prefix) {
@@ -123,8 +141,8 @@ absl::Status CheckManifest(const Manifest& manifest) {
   if (manifest.numerics.size() > limits::kMaxNumericsBytes) return InvalidArgument("numerics: too long");
   if (manifest.journal.bytes > limits::kMaxJournalBytes)
     return InvalidArgument("journal: {} bytes", manifest.journal.bytes);
-  RETURN_IF_ERROR(CheckBranches(manifest));
-  return CheckSegments(manifest);
+  RETURN_IF_ERROR(CheckSegments(manifest));
+  return CheckBranches(manifest);
 }
 
 // ------------------------------------------------------------------------------------------------------- to JSON
@@ -144,12 +162,19 @@ Json ToJson(const StoredIdentity& identity) {
 }
 
 Json ToJson(const ManifestBranch& branch) {
+  Json chain = Json::array();
+  for (const ChainLink& link : branch.chain) {
+    chain.push_back({{"folder", link.folder.empty() ? Json() : Json(link.folder)},
+                     {"generation", link.generation},
+                     {"tokens", Json::array({link.begin, link.end})}});
+  }
   return {{"branch", branch.branch},
           {"parent", branch.parent < 0 ? Json() : Json(branch.parent)},
           {"fork_position", branch.fork_position},
           {"n_tokens", branch.n_tokens},
           {"prefix_digest", branch.prefix.Hex()},
-          {"checkpoints", branch.checkpoints}};
+          {"checkpoints", branch.checkpoints},
+          {"chain", chain}};
 }
 
 Json ToJson(const ManifestSegment& segment) {
@@ -307,6 +332,13 @@ ManifestBranch BranchFrom(const Json& json, absl::Status* error) {
         value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(limits::kMaxContextTokens);
     if (!fits) fields.Fail("checkpoints", "not a position");
     branch.checkpoints.push_back(fits ? value.get<int32_t>() : 0);
+  }
+  for (const Json& value : fields.Array("chain")) {
+    ChainLink& link = branch.chain.emplace_back();
+    Fields link_fields(value, "branches: chain: ", error);
+    if (!link_fields.IsNull("folder")) link_fields.Read("folder", &link.folder);
+    link_fields.Read("generation", &link.generation);
+    link_fields.ReadPair("tokens", link_fields.Object("tokens"), &link.begin, &link.end);
   }
   return branch;
 }

@@ -50,6 +50,14 @@ struct ManifestSegment {
   std::string Path() const;  // FILE or FOLDER/FILE, as the manifest spells it
 };
 
+// Whose rows [begin, end) of a branch are: those of one generation's segments, in this folder or in another one.
+struct ChainLink {
+  std::string folder;  // empty: the manifest's own
+  int64_t generation = 0;
+  int32_t begin = 0;
+  int32_t end = 0;
+  bool operator==(const ChainLink&) const = default;
+};
 // Branch 0 is the trunk. A branch shares tokens [0, fork_position) with its parent.
 struct ManifestBranch {
   int32_t branch = 0;
@@ -58,6 +66,7 @@ struct ManifestBranch {
   int32_t n_tokens = 0;              // whose state is held
   Digest prefix;                     // of the token ids [0, n_tokens)
   std::vector<int32_t> checkpoints;  // positions, ascending
+  std::vector<ChainLink> chain;      // its rows [0, n_tokens), without gaps or overlaps
   bool operator==(const ManifestBranch&) const = default;
 };
 

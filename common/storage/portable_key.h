@@ -1,6 +1,6 @@
 // Keys of portable files: where they come from, and what is derived from them for one file.
 //
-// Secrets are wiped from memory when they go. Errors of a secret's file name the file, never its content.
+// What holds a secret wipes it when it goes. Errors of a secret's file name the file, never its content.
 #ifndef LAYOVER_COMMON_STORAGE_PORTABLE_KEY_H_
 #define LAYOVER_COMMON_STORAGE_PORTABLE_KEY_H_
 

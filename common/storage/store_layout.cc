@@ -7,6 +7,7 @@
 #include "common/status.h"
 #include "common/storage/durable_file.h"
 #include "common/storage/file_names.h"
+#include "common/storage/staging.h"
 #include "fmt/format.h"
 
 namespace layover {
@@ -235,6 +236,8 @@ bool SegmentNames::Names(const std::string& folder, const std::string& file) con
 
 absl::StatusOr<StartReport> CleanStore(const std::string& store) {
   StartReport report;
+  ASSIGN_OR_RETURN(report.removed, ListStaging(store));
+  RETURN_IF_ERROR(RemoveStaging(store));
   ASSIGN_OR_RETURN(const std::vector<std::string> folders, ListConversationFolders(store));
   // All names first: a segment of one folder may be named by another's manifest.
   ASSIGN_OR_RETURN(report.names, SegmentNames::Collect(store));

@@ -95,13 +95,17 @@ template <typename Ar> void Visit(Ar& ar, Step& m) { Fields(ar, m.slices); }
 template <typename Ar> void Visit(Ar& ar, SegmentRef& m) {
   Fields(ar, m.path, m.layer_begin, m.layer_end, m.generation, m.bytes, m.index_digest, m.folder);
 }
+template <typename Ar> void Visit(Ar& ar, BranchCut& m) { Fields(ar, m.branch, m.session, m.park, m.n_tokens, m.base); }
 template <typename Ar> void Visit(Ar& ar, SaveSession& m) {
-  Fields(ar, m.save, m.session, m.n_tokens, m.base, m.directory, m.folder, m.generation, m.identity);
+  Fields(ar, m.save, m.branches, m.directory, m.folder, m.generation, m.identity);
 }
 template <typename Ar> void Visit(Ar& ar, AbortSave& m) { Fields(ar, m.save, m.path); }
 template <typename Ar> void Visit(Ar& ar, RestoreSession& m) {
   Fields(ar, m.restore, m.session, m.tokens, m.pages, m.segments, m.folder, m.identity);
 }
+template <typename Ar> void Visit(Ar& ar, ParkSession& m) { Fields(ar, m.park, m.session); }
+template <typename Ar> void Visit(Ar& ar, UnparkSession& m) { Fields(ar, m.restore, m.park, m.session, m.n_tokens, m.pages); }
+template <typename Ar> void Visit(Ar& ar, DropPark& m) { Fields(ar, m.park); }
 template <typename Ar> void Visit(Ar& ar, Hello& m) { Fields(ar, m.protocol, m.stage, m.pid); }
 template <typename Ar> void Visit(Ar& ar, Ready& m) {
   Fields(ar, m.stage, m.layer_digests, m.numerics, m.weight_bytes, m.load_ms);
@@ -120,6 +124,7 @@ template <typename Ar> void Visit(Ar& ar, SaveReceipt& m) {
 template <typename Ar> void Visit(Ar& ar, RestoreReceipt& m) {
   Fields(ar, m.stage, m.restore, m.status, m.n_tokens, m.prefix, m.bytes_read, m.ms);
 }
+template <typename Ar> void Visit(Ar& ar, ParkReceipt& m) { Fields(ar, m.stage, m.park, m.status, m.bytes, m.ms); }
 template <typename Ar> void Visit(Ar& ar, TransferTick& m) {
   Fields(ar, m.stage, m.number, m.restore, m.bytes_done, m.bytes_total);
 }

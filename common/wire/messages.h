@@ -88,6 +88,7 @@ enum class RowWish : uint8_t {
   kNone,    // a chunk whose end is not the prompt's end
   kSample,  // sample after the last row
   kReport,  // report every row (`layover logits`)
+  kDigest,  // the digest of the last row only (a probe)
 };
 
 // Tokens [begin, begin + tokens.size()) of one session.
@@ -122,14 +123,22 @@ struct SegmentRef {
   std::string folder;                   // 64 hex digits: the conversation folder it was written for
 };
 
-// ORDERED: the cut. The worker notes the session's pages, tokens and state at this point, goes on with its steps, and
-// writes rows [base, n) in the background. Answered by SaveReceipt. `pages` may be appended to but not changed below n
-// until the coordinator has that answer.
+// One branch of a save: rows [base, n_tokens) of the session are written, those below are in older segments already.
+// base is a multiple of 64 or where an older save ended.
+struct BranchCut {
+  int32_t branch = 0;
+  uint64_t session = 0;                 // live; 0: the parked image `park`
+  uint64_t park = 0;
+  int64_t n_tokens = 0;
+  int64_t base = 0;
+};
+
+// ORDERED: the cut. The worker notes the sessions' pages, tokens and state at this point, goes on with its steps, and
+// writes in the background. Answered by SaveReceipt. The pages may be appended to but not changed below n_tokens until
+// the coordinator has that answer.
 struct SaveSession {
   uint64_t save = 0;                    // number of this save
-  uint64_t session = 0;
-  int64_t n_tokens = 0;
-  int64_t base = 0;                     // rows below are already in older segments
+  std::vector<BranchCut> branches;      // the trunk first
   std::string directory;                // STORE/c/FOLDER; the stage names its own file in it
   std::string folder;                   // 64 hex digits
   int64_t generation = 0;
@@ -154,8 +163,30 @@ struct RestoreSession {
   Digest identity;
 };
 
+// ORDERED: a cut. The session's state is copied to host memory in the background, as one image of that number. Answered by
+// ParkReceipt; until then its pages may not change below its length.
+struct ParkSession {
+  uint64_t park = 0;
+  uint64_t session = 0;
+};
+
+// ORDERED. A new session of the image's first n_tokens, filled in the background into pages nobody else uses. The image
+// stays. Answered by RestoreReceipt, like a restore.
+struct UnparkSession {
+  uint64_t restore = 0;
+  uint64_t park = 0;
+  uint64_t session = 0;
+  int64_t n_tokens = 0;
+  std::vector<int32_t> pages;
+};
+
+// ORDERED. The image is no longer needed; a save that reads it may finish.
+struct DropPark {
+  uint64_t park = 0;
+};
+
 using ToStage = std::variant<Configure, Reset, Shutdown, OpenSession, ForkSession, TruncateSession, CloseSession, Step,
-                             SaveSession, AbortSave, RestoreSession>;
+                             SaveSession, AbortSave, RestoreSession, ParkSession, UnparkSession, DropPark>;
 
 // ------------------------------------------------------------------------------------------- worker -> coordinator
 
@@ -214,8 +245,8 @@ struct SaveReceipt {
   WireStatus status;
   int32_t layer_begin = 0;
   int32_t layer_end = 0;
-  int64_t n_tokens = 0;
-  Digest prefix;                        // of token ids [0, n_tokens)
+  int64_t n_tokens = 0;                 // of the trunk
+  Digest prefix;                        // of its token ids [0, n_tokens)
   int64_t bytes = 0;                    // of the segment file
   int64_t payload_bytes = 0;
   int64_t n_records = 0;
@@ -230,6 +261,14 @@ struct RestoreReceipt {
   int64_t n_tokens = 0;
   Digest prefix;
   int64_t bytes_read = 0;
+  int64_t ms = 0;
+};
+
+struct ParkReceipt {
+  int32_t stage = 0;
+  uint64_t park = 0;
+  WireStatus status;
+  int64_t bytes = 0;                    // of host memory
   int64_t ms = 0;
 };
 
@@ -249,7 +288,8 @@ struct Heartbeat {
   uint64_t progress = 0;
 };
 
-using FromStage = std::variant<Hello, Ready, Fault, StepDone, SaveReceipt, RestoreReceipt, TransferTick, Heartbeat>;
+using FromStage =
+    std::variant<Hello, Ready, Fault, StepDone, SaveReceipt, RestoreReceipt, ParkReceipt, TransferTick, Heartbeat>;
 
 // ------------------------------------------------------------------------------------------------------------ codec
 

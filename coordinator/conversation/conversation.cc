@@ -2,21 +2,22 @@
 
 #include <algorithm>
 
-namespace layover {
+#include "common/limits.h"
 
-SavedImage SavedImageOf(const Manifest& manifest) {
-  SavedImage saved{.generation = manifest.generation, .n_tokens = manifest.n_tokens, .prefix = manifest.prefix,
-                   .bytes = static_cast<int64_t>(manifest.TotalBytes())};
-  for (const ManifestSegment& segment : manifest.segments) {
-    saved.segments.push_back({segment.Path(), segment.stage, segment.generation, segment.layer_begin, segment.layer_end,
-                              static_cast<int64_t>(segment.bytes), static_cast<int64_t>(segment.live_bytes)});
-  }
-  return saved;
-}
+namespace layover {
 
 bool Conversation::Active() const {
   return waiting_turns > 0 ||
          std::any_of(branches.begin(), branches.end(), [](const auto& branch) { return branch->running != nullptr; });
+}
+
+int64_t Conversation::OwnBytes() const {
+  int64_t bytes = 0;
+  if (manifest == nullptr) return 0;
+  for (const ManifestSegment& segment : manifest->segments) {
+    if (segment.folder.empty()) bytes += static_cast<int64_t>(segment.bytes);
+  }
+  return bytes;
 }
 
 int64_t CommonPrefix(std::span<const int32_t> a, std::span<const int32_t> b) {
@@ -24,28 +25,44 @@ int64_t CommonPrefix(std::span<const int32_t> a, std::span<const int32_t> b) {
   return std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n), b.begin()).first - a.begin();
 }
 
+int64_t UsableSaved(const SavedBranch& saved, std::span<const int32_t> prompt) {
+  const int64_t common = CommonPrefix(saved.path, prompt);
+  return common == saved.n_tokens ? common : common / limits::kPageTokens * limits::kPageTokens;
+}
+
 ReusePlan PlanReuse(const Conversation& conversation, std::span<const int32_t> prompt,
                     const std::function<std::span<const int32_t>(const Branch&)>& live_tokens) {
   const auto most = static_cast<int64_t>(prompt.size()) - 1;
   ReusePlan plan;
+  const auto offer = [&](ReusePlan::Source source, Branch* from, int64_t n) {
+    n = std::min(n, most);
+    if (n <= plan.n) return;
+    plan.source = source;
+    plan.from = from;
+    plan.n = n;
+  };
   for (const auto& branch : conversation.branches) {
     const int64_t common = CommonPrefix(branch->path, prompt);
     // Among equals the trunk, which comes first.
-    if (plan.branch != nullptr && common <= plan.common) continue;
-    plan.branch = branch.get();
-    plan.common = common;
+    if (plan.branch == nullptr || common > plan.common) {
+      plan.branch = branch.get();
+      plan.common = common;
+    }
+  }
+  using Source = ReusePlan::Source;
+  for (const auto& branch : conversation.branches) {
+    if (branch->session != 0) offer(Source::kLive, branch.get(), CommonPrefix(live_tokens(*branch), prompt));
+  }
+  for (const auto& branch : conversation.branches) {
+    if (branch->parked != 0) offer(Source::kParked, branch.get(), CommonPrefix(branch->parked_path, prompt));
+  }
+  for (const auto& branch : conversation.branches) {
+    if (!conversation.refused && branch->saved.n_tokens > 0) offer(Source::kSaved, branch.get(), UsableSaved(branch->saved, prompt));
   }
   if (plan.branch == nullptr) return plan;
-  Branch& branch = *plan.branch;
-  if (branch.session != 0) plan.live_n = std::min(most, CommonPrefix(live_tokens(branch), prompt));
-  const auto left = static_cast<int64_t>(branch.path.size()) - plan.common;
   // An edit near the end replaces what it changes; a prompt that keeps less than half of the path is another line.
-  const bool another_line = left > plan.common;
-  plan.fork = branch.running != nullptr || another_line;
-  if (&branch == &conversation.trunk() && conversation.saved.generation > 0 && !conversation.saved.refused) {
-    const int64_t saved = std::min(most, std::min(conversation.saved.n_tokens, plan.common));
-    if (saved > plan.live_n) plan.saved_n = saved;
-  }
+  const auto left = static_cast<int64_t>(plan.branch->path.size()) - plan.common;
+  plan.fork = plan.branch->running != nullptr || left > plan.common;
   return plan;
 }
 

@@ -25,6 +25,13 @@ struct ConversationFiles {
   std::unique_ptr<Journal> journal;
 };
 
+// What the store's newest generation holds of a branch.
+struct SavedBranch {
+  int64_t n_tokens = 0;          // 0: nothing
+  std::vector<int32_t> path;     // the n_tokens ids; empty while the journal has not been read
+  std::vector<ChainLink> chain;  // which segments hold its rows
+};
+
 // One line of a conversation. A side request (a title, a sub-agent) that shares little of the trunk gets a branch of its
 // own, so that it does not push the trunk out.
 struct Branch {
@@ -32,20 +39,14 @@ struct Branch {
   int64_t fed = 0;               // tokens of path whose state existed at some time: what recomputing is counted against
   int64_t turn = kNoTurn;        // the journal's number of its last turn
   uint64_t session = 0;          // live on the stages; 0: not
+  uint64_t parked = 0;           // the number of its image in the stages' RAM; 0: none
+  std::vector<int32_t> parked_path;  // tokens of that image
   Turn* running = nullptr;       // the turn that extends it now
   int64_t last_used_ms = 0;      // monotonic
+  SavedBranch saved;
+  std::string shared_with;       // folder of the conversation whose first shared_n rows this one shares
+  int64_t shared_n = 0;
 };
-
-// What the newest manifest says.
-struct SavedImage {
-  int64_t generation = 0;        // 0: none
-  int64_t n_tokens = 0;
-  Digest prefix;                 // of those token ids
-  int64_t bytes = 0;
-  std::vector<SegmentInfo> segments;
-  bool refused = false;          // a restore failed: not tried again by requests until the next save
-};
-SavedImage SavedImageOf(const Manifest& manifest);
 
 struct Conversation {
   std::string owner;
@@ -56,16 +57,19 @@ struct Conversation {
   std::shared_ptr<ConversationFiles> files;
 
   std::vector<std::unique_ptr<Branch>> branches;  // [0] is the trunk; never empty
-  SavedImage saved;
+  std::shared_ptr<const Manifest> manifest;       // the newest generation; null: never saved
+  bool refused = false;          // a restore failed: requests do not try it again before the next save
   int64_t next_generation = 1;
   bool saving = false;
-  bool restoring = false;
+  bool restoring = false;        // its image is being read
   bool deleting = false;
   int waiting_turns = 0;         // admitted or queued, not ended
 
   int64_t journalled_n = 0;      // tokens of the trunk in the journal, also while not loaded
+  Digest head;                   // of the saved trunk's first page of ids: who may share it, before the journal is read
   int64_t created_at = 0;        // Unix seconds
   int64_t last_used_at = 0;
+  int64_t hits = 0;              // requests since the start that reused something of it
   std::string last_error;
   std::optional<std::pair<int64_t, int64_t>> last_save;
   std::optional<Divergence> divergence;
@@ -73,23 +77,34 @@ struct Conversation {
   bool anonymous() const { return id.empty(); }
   Branch& trunk() { return *branches.front(); }
   const Branch& trunk() const { return *branches.front(); }
-  bool Active() const;           // a turn runs on some branch
+  bool Active() const;           // a turn runs on some branch, or waits
+  bool Busy() const { return saving || restoring || deleting || loading; }
+  // Whether the newest generation holds state (one whose image was given up holds none).
+  bool HasImage() const { return manifest != nullptr && manifest->n_tokens > 0; }
+  int64_t OwnBytes() const;      // of the segments in its own folder that the manifest names
 };
 
 // Tokens that two sequences share from their beginning.
 int64_t CommonPrefix(std::span<const int32_t> a, std::span<const int32_t> b);
 
+// How much of a saved branch a prompt can use: all of it, or whole pages up to where they part.
+int64_t UsableSaved(const SavedBranch& saved, std::span<const int32_t> prompt);
+
 // How a prompt is served from what a conversation holds (invariant 9: an id is a hint; only equal tokens are reused).
+// The deepest source wins; live before parked before saved where they are equal.
 struct ReusePlan {
+  enum class Source { kNone, kLive, kParked, kSaved };
+
   Branch* branch = nullptr;      // whose path the prompt follows furthest; null: none shares anything
   int64_t common = 0;            // tokens of branch->path that the prompt begins with
-  int64_t live_n = 0;            // of them fed and live on the stages: reused at once
-  int64_t saved_n = 0;           // of them in the store's image; only if that is more than live_n
+  Source source = Source::kNone;
+  Branch* from = nullptr;        // whose state is used: usually `branch`
+  int64_t n = 0;                 // tokens reused
   bool fork = false;             // the branch is running, or the prompt leaves it early: work on a session of its own
 };
 
-// `fed_live(branch)`: tokens of the branch's live session. The last token of a prompt is always fed again, so that there
-// are logits: reuse ends one before it.
+// `live_tokens(branch)`: tokens of the branch's live session. The last token of a prompt is always fed again, so that
+// there are logits: reuse ends one before it.
 ReusePlan PlanReuse(const Conversation& conversation, std::span<const int32_t> prompt,
                     const std::function<std::span<const int32_t>(const Branch&)>& live_tokens);
 

@@ -142,6 +142,7 @@ TEST_F(FormatPageTest, ManifestFieldsAreThoseOfTheCodeInOrder) {
   expect_fields("Manifest", json);
   expect_fields("Identity", json["identity"]);
   expect_fields("Branch", json["branches"][0]);
+  expect_fields("ChainLink", json["branches"][0]["chain"][0]);
   expect_fields("Segment", json["segments"][0]);
 }
 

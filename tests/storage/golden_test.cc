@@ -228,7 +228,9 @@ Manifest GoldenManifest() {
   manifest.numerics = "cpu-1";
   manifest.proof = DigestOf("row");
   manifest.journal = {1234, DigestOf("chain")};
-  manifest.branches = {{0, -1, 0, 70, manifest.prefix, {64, 69}}, {1, 0, 66, 68, DigestOf("branch"), {}}};
+  const std::string parent = ConversationFolder("ann", "parent");
+  manifest.branches = {{0, -1, 0, 70, manifest.prefix, {64, 69}, {{parent, 16, 0, 64}, {"", 17, 64, 70}}},
+                       {1, 0, 66, 68, DigestOf("branch"), {}, {{parent, 16, 0, 64}, {"", 17, 64, 68}}}};
   ManifestSegment segment;
   segment.file = "s00-g000017.seg";
   segment.generation = 17;
@@ -238,7 +240,7 @@ Manifest GoldenManifest() {
   segment.live_bytes = 4000;
   segment.index_digest = DigestOf("index");
   manifest.segments.push_back(segment);
-  segment.folder = ConversationFolder("ann", "parent");
+  segment.folder = parent;
   segment.file = "s00-g000016.seg";
   segment.generation = 16;
   segment.tokens = {{0, 64}};

@@ -30,7 +30,9 @@ Manifest SampleManifest() {
   manifest.numerics = "cpu-1";
   manifest.proof = Digest{10, 11};
   manifest.journal = {4711, Digest{12, 13}};
-  manifest.branches = {{0, -1, 0, 130, Digest{1, 2}, {64, 129}}, {1, 0, 100, 120, Digest{3, 4}, {}}};
+  const std::string other = ConversationFolder("", "other");
+  manifest.branches = {{0, -1, 0, 130, Digest{1, 2}, {64, 129}, {{other, 900, 0, 64}, {"", 17, 64, 130}}},
+                       {1, 0, 100, 120, Digest{3, 4}, {}, {{other, 900, 0, 64}, {"", 17, 64, 120}}}};
   ManifestSegment own;
   own.file = "s01-g000017.seg";
   own.stage = 1;
@@ -42,7 +44,7 @@ Manifest SampleManifest() {
   own.live_bytes = 70000;
   own.index_digest = Digest{14, 15};
   ManifestSegment shared = own;
-  shared.folder = ConversationFolder("", "other");
+  shared.folder = other;
   shared.file = "s00-g000900.seg";
   shared.stage = 0;
   shared.generation = 900;
@@ -87,7 +89,7 @@ TEST(ManifestTest, WhatIsWrittenIsRead) {
 TEST(ManifestTest, WithoutProofAndHost) {
   Manifest manifest = SampleManifest();
   manifest.proof.reset();
-  manifest.segments.pop_back();
+  manifest.segments[1].host.clear();
   const absl::StatusOr<SerializedManifest> out = SerializeManifest(manifest);
   ASSERT_OK(out);
   EXPECT_NE(out->text.find("\"proof\": null"), std::string::npos);
@@ -174,6 +176,11 @@ TEST(ManifestTest, WhatBreaksARuleIsNotWritten) {
         m->branches[0].checkpoints = {64, 64};
       },
       [](Manifest* m) { m->branches[0].checkpoints = {131}; },
+      [](Manifest* m) { m->branches[0].chain.pop_back(); },
+      [](Manifest* m) { m->branches[0].chain[1].begin = 63; },
+      [](Manifest* m) { m->branches[0].chain[1].end = 131; },
+      [](Manifest* m) { m->branches[0].chain[1].generation = 16; },
+      [](Manifest* m) { m->branches[1].chain[0].folder.clear(); },
       [](Manifest* m) {
         m->segments[0].tokens = {{5, 5}};
       },

@@ -199,7 +199,7 @@ Manifest SampleConversation::ManifestOf(int64_t generation, const std::vector<Se
   manifest.identity = SampleIdentity();
   manifest.template_digest = Digest{8, 9};
   manifest.numerics = "cpu-1";
-  manifest.branches = {{0, -1, 0, manifest.n_tokens, manifest.prefix, {}}};
+  manifest.branches = {{0, -1, 0, manifest.n_tokens, manifest.prefix, {}, {{"", generation, 0, manifest.n_tokens}}}};
   for (const SegmentSummary& summary : summaries) {
     const SegmentName name = *ParseSegmentFileName(summary.file);
     const SegmentHeader header = HeaderOf(name.stage, name.generation);

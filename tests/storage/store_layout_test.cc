@@ -421,6 +421,7 @@ TEST_F(StoreTest, SegmentsThatAnotherManifestNamesStay) {
   manifest.id = "fork";
   manifest.prefix = manifest.branches[0].prefix = DigestOfTokens(fork.journal().state().TrunkIds());
   for (ManifestSegment& segment : manifest.segments) segment.folder = chat_.folder();
+  for (ChainLink& link : manifest.branches[0].chain) link.folder = chat_.folder();
   ASSERT_OK(CommitSave(fork.store(), fork.folder(), &manifest, &fork.journal()).status);
   ASSERT_TRUE(Verify(fork)->ok()) << Verify(fork)->problems[0].what;
 

@@ -28,11 +28,14 @@ std::vector<ToStage> AllToStage() {
           TruncateSession{1, 2, 3},
           CloseSession{9},
           FullStep(),
-          SaveSession{.save = 1, .session = 2, .n_tokens = 3, .base = 4, .directory = "d", .folder = "f", .generation = 5,
+          SaveSession{.save = 1, .branches = {{0, 2, 5, 3, 4}}, .directory = "d", .folder = "f", .generation = 5,
                       .identity = {6, 7}},
           AbortSave{1, "p"},
           RestoreSession{.restore = 1, .session = 2, .tokens = {3}, .pages = {4},
-                         .segments = {{"p", 0, 3, 4, 5, {6, 7}, "f"}}, .folder = "f", .identity = {1, 2}}};
+                         .segments = {{"p", 0, 3, 4, 5, {6, 7}, "f"}}, .folder = "f", .identity = {1, 2}},
+          ParkSession{1, 2},
+          UnparkSession{1, 2, 3, 4, {5}},
+          DropPark{6}};
 }
 
 std::vector<FromStage> AllFromStage() {
@@ -42,6 +45,7 @@ std::vector<FromStage> AllFromStage() {
           StepDone{1, {{7, {{3, 4, -1.5f, {{5, -0.25f}}, {6, 7}, "raw"}}}}, 8},
           SaveReceipt{.stage = 1, .save = 2, .status = {3, "m", "f", "g"}, .prefix = {1, 2}, .bytes = 9, .index_digest = {3, 4}},
           RestoreReceipt{.stage = 1, .restore = 2, .n_tokens = 3, .prefix = {4, 5}, .bytes_read = 6, .ms = 7},
+          ParkReceipt{1, 2, {3, "m", "f", "g"}, 4, 5},
           TransferTick{1, 2, true, 3, 4},
           Heartbeat{1, 2, 3}};
 }

@@ -1,0 +1,61 @@
+// What a save has to write and what it can leave where it is: a pure function of what is live, parked and saved.
+//
+// Rule: each branch's rows are written from the deepest position that segments already hold for its own history: its
+// last save's end if it only grew, else the page border before the place where it left; the same for a head that it
+// shares with another conversation's image. Everything below is named by the chain.
+#ifndef LAYOVER_COORDINATOR_CONVERSATION_SAVE_PLAN_H_
+#define LAYOVER_COORDINATOR_CONVERSATION_SAVE_PLAN_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/storage/manifest.h"
+#include "common/wire/messages.h"
+#include "coordinator/conversation/conversation.h"
+
+namespace layover {
+
+// A branch as it is to be saved: its tokens and where its state is. `n` == 0: nothing of it is live; only what is saved.
+struct BranchState {
+  const Branch* branch = nullptr;
+  std::span<const int32_t> tokens;  // whose state is held
+  uint64_t session = 0;
+  uint64_t park = 0;
+};
+
+// An image of another conversation whose rows may be named: those that the ledger shared.
+struct SharedImage {
+  std::string folder;
+  const Manifest* manifest = nullptr;
+  std::span<const SavedBranch* const> branches;
+  int64_t most = 0;                 // tokens that were shared
+};
+
+struct SavePlan {
+  bool nothing_new = false;
+  std::vector<wire::BranchCut> cuts;          // what the stages write; empty if nothing_new
+  std::vector<ManifestBranch> branches;       // of the next manifest, trunk first
+  std::vector<const Branch*> sources;         // [branches] whose state that is
+  std::vector<std::vector<int32_t>> paths;    // [branches] their token ids
+  std::vector<ManifestSegment> kept;          // segments of older generations or other folders that stay needed
+  int64_t new_tokens = 0;                     // rows to write, over all cuts
+};
+
+// `whole`: write everything anew and name nothing old (compaction). `states`: the trunk first; branches that hold
+// nothing and have nothing saved are left out by the caller.
+SavePlan PlanSave(const Manifest* previous, int64_t generation, std::span<const BranchState> states,
+                  const SharedImage* shared, bool whole);
+
+// Rows that a segment serves, and how many of its payload bytes that is: fills `tokens` and `live_bytes` of every
+// segment from the chains. bytes_per_token(layer): K and V.
+void CountLive(Manifest* manifest, const std::function<uint64_t(int layer)>& bytes_per_token);
+
+// Whether so much of the image is dead, or it is in so many pieces, that it should be written anew.
+bool WantsCompaction(const Manifest& manifest);
+
+}  // namespace layover
+
+#endif  // LAYOVER_COORDINATOR_CONVERSATION_SAVE_PLAN_H_
