@@ -116,6 +116,7 @@ inline constexpr size_t kMaxPortableChunkBytes = 256 * kKiB;  // of a portable f
 inline constexpr size_t kMinPortableChunkBytes = 4096;
 inline constexpr size_t kMaxSecretFileBytes = 4 * kKiB;  // a key or passphrase
 inline constexpr int kExportAttempts = 8;               // beside a server that saves, and so replaces files, meanwhile
+inline constexpr int kExpiryIntervalMs = 60'000;        // how often images that nobody came back to are looked for
 inline constexpr int kSaveSilentMs = 60'000;            // a save that makes no progress for so long is aborted
 
 static_assert(kDefaultChunkTokens % kPageTokens == 0 && kMaxChunkTokens % kPageTokens == 0, "chunks end on the grid");

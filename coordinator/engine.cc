@@ -76,8 +76,9 @@ absl::Status Engine::OpenStore() {
   ASSIGN_OR_RETURN(catalog_, Catalog::Open(store_->dir));
   std::vector<CatalogRow> rows;
   for (const auto& [key, conversation] : conversations_) {
-    rows.push_back({conversation->folder, conversation->owner, conversation->id, conversation->saved.generation,
-                    conversation->journalled_n, conversation->saved.n_tokens, conversation->saved.bytes,
+    const Manifest* manifest = conversation->manifest.get();
+    rows.push_back({conversation->folder, conversation->owner, conversation->id, manifest == nullptr ? 0 : manifest->generation,
+                    conversation->journalled_n, manifest == nullptr ? 0 : manifest->n_tokens, conversation->OwnBytes(),
                     conversation->created_at, conversation->last_used_at});
   }
   return catalog_->Replace(rows);
@@ -94,13 +95,18 @@ void Engine::AddStored(const ConversationImage& image) {
   if (image.journal_status.ok()) {
     const JournalState& state = image.journal.state;
     conversation->journalled_n = state.trunk_length;
+    conversation->journal_bytes = static_cast<int64_t>(image.journal.end.bytes);
     conversation->created_at = state.created_at_ms / 1000;
     conversation->last_used_at = state.turns.empty() ? conversation->created_at : state.turns.back().time_ms / 1000;
   } else {
     conversation->last_error = std::string(image.journal_status.message());
   }
   if (image.manifest_status.ok()) {
-    conversation->saved = SavedImageOf(*image.manifest);
+    const int64_t turn = image.journal.state.FindTurn(image.manifest->n_tokens, image.manifest->prefix);
+    std::vector<int32_t> ids;
+    if (turn != kNoTurn) ids = image.journal.state.PathIds(turn, std::min(image.manifest->n_tokens, limits::kPageTokens));
+    conversation->TakeManifest(std::make_shared<const Manifest>(*image.manifest), ids);
+    if (const auto text = SerializeManifest(*image.manifest); text.ok()) conversation->manifest_bytes = static_cast<int64_t>(text->text.size());
     conversation->last_used_at = std::max(conversation->last_used_at, image.manifest->saved_at);
   } else if (!absl::IsNotFound(image.manifest_status)) {
     conversation->last_error = std::string(image.manifest_status.message());
@@ -150,9 +156,13 @@ int Engine::PollTimeoutMs() const {
 void Engine::OnTimer() {
   next_timer_ = Clock::now() + std::chrono::milliseconds(kTimerMs);
   for (auto& [number, transfer] : transfers_) {
-    if (transfer.is_restore || !transfer.status.ok()) continue;
+    if (transfer.kind != TransferKind::kSave || transfer.committing || !transfer.status.ok()) continue;
     if (Clock::now() - transfer.last_sign < std::chrono::milliseconds(limits::kSaveSilentMs)) continue;
     AbortSave(transfer, number, DeadlineExceeded("the save made no progress for {} ms", limits::kSaveSilentMs));
+  }
+  if (Clock::now() >= next_expiry_) {
+    next_expiry_ = Clock::now() + std::chrono::milliseconds(limits::kExpiryIntervalMs);
+    ExpireImages();
   }
   UpdateGauges();
 }
@@ -198,18 +208,19 @@ void Engine::UpdateGauges() {
   parts_.metrics->SetRequestsRunning(running);
   parts_.metrics->SetRequestsQueued(static_cast<int64_t>(queue_.size()));
   std::map<ConversationState, int64_t> counts;
-  int64_t device = 0, disk = 0;
+  int64_t device = 0;
   for (const auto& [key, conversation] : conversations_) {
     const ConversationInfo info = InfoOf(*conversation, false);
     ++counts[info.state];
     device += info.bytes_device;
-    disk += info.bytes_disk;
   }
   for (ConversationState state : {ConversationState::kActive, ConversationState::kIdle, ConversationState::kParked,
                                   ConversationState::kSaved, ConversationState::kSaving, ConversationState::kRestoring}) {
     parts_.metrics->SetConversations(state, counts[state]);
   }
   parts_.metrics->SetConversationBytes(StateTier::kDevice, device);
+  const int64_t disk = StoreBytes();
+  parts_.metrics->SetConversationBytes(StateTier::kHost, parked_bytes_);
   parts_.metrics->SetConversationBytes(StateTier::kDisk, disk);
   parts_.metrics->SetStoreBytes(disk);
 }
@@ -240,22 +251,27 @@ void Engine::OnStageLost(int stage, const absl::Status& why) {
   // Every session is gone. What ran goes back to the queue and on from the store or the journal's tokens.
   pipeline_->Reset();
   turn_of_session_.clear();
-  for (auto& [key, conversation] : conversations_) {
-    for (auto& branch : conversation->branches) branch->session = 0;
-  }
-  for (ConversationPtr& conversation : anonymous_) {
-    for (auto& branch : conversation->branches) branch->session = 0;
-  }
+  parked_bytes_ = 0;
+  const auto forget = [](Conversation& conversation) {
+    for (auto& branch : conversation.branches) {
+      branch->session = 0;
+      branch->parked = 0;
+      branch->parked_bytes = 0;
+      branch->parked_path.clear();
+    }
+  };
+  for (auto& [key, conversation] : conversations_) forget(*conversation);
+  for (ConversationPtr& conversation : anonymous_) forget(*conversation);
   anonymous_.remove_if([](const ConversationPtr& conversation) { return !conversation->Active(); });
   std::vector<GenerationId> stopping;
   for (auto id = turns_.rbegin(); id != turns_.rend(); ++id) {
     Turn& turn = *id->second;
     turn.session = 0;
+    turn.reserves_place = false;
     if (turn.phase == TurnPhase::kStopping) stopping.push_back(turn.id);
     if (turn.phase != TurnPhase::kRunning && turn.phase != TurnPhase::kRestoring) continue;
-    turn.branch->path = turn.Target();
+    if (turn.branch != nullptr) turn.branch->path = turn.Target();
     turn.resumed = turn.resumed || turn.phase == TurnPhase::kRunning;
-    turn.restore_first = false;
     turn.phase = TurnPhase::kQueued;
     queue_.push_front(turn.id);
     LogInfo("request {}: goes on when stage {} is back, {} tokens so far", turn.id, stage, turn.output.size());
@@ -286,6 +302,8 @@ void Engine::OnStageMessage(int stage, uint64_t seq, const wire::FromStage& mess
     OnSaveReceipt(*saved);
   } else if (const auto* restored = std::get_if<wire::RestoreReceipt>(&message)) {
     OnRestoreReceipt(*restored);
+  } else if (const auto* parked = std::get_if<wire::ParkReceipt>(&message)) {
+    OnParkReceipt(*parked);
   } else if (const auto* tick = std::get_if<wire::TransferTick>(&message)) {
     OnTransferTick(*tick);
   }

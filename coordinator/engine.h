@@ -2,8 +2,9 @@
 // into its inbox; the stages' messages, the store thread's results and the clock are the other things that move it.
 //
 // Files: engine.cc the loop and the stages; engine_admit.cc how a request gets its place; engine_turns.cc what follows
-// until its end; engine_policy.cc who leaves when room is short; engine_save.cc and engine_restore.cc the transfers;
-// engine_admin.cc lists, forks, deletion, verification and shutdown.
+// until its end; engine_policy.cc who leaves the memory when room is short, engine_budget.cc who leaves the store;
+// engine_save.cc and engine_restore.cc the transfers; engine_admin.cc lists, deletion, verification and shutdown;
+// engine_lines.cc forks and rewinds.
 #ifndef LAYOVER_COORDINATOR_ENGINE_H_
 #define LAYOVER_COORDINATOR_ENGINE_H_
 
@@ -83,13 +84,18 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   using RestoredCallback = std::function<void(absl::StatusOr<RestoreResult>, SessionId)>;
   enum class TransferKind { kSave, kRestore, kPark, kUnpark };
 
-  // Which state is wanted back: the first n tokens of a saved branch of `conversation`.
+  // Which state of `conversation` is wanted back.
   struct RestoreWish {
     ConversationPtr conversation;
-    int64_t branch_n = -1;                     // the branch's saved length and tokens; -1: the trunk, whole
-    Digest branch_prefix;
-    int64_t n = -1;                            // -1: all of it
+    std::vector<int32_t> ids;                  // as much of these as the image holds; empty: the trunk, whole
     bool prove = false;
+    GenerationId turn = 0;                     // whose reserved place it takes; 0: none
+  };
+  // What became of a manifest; on the store thread.
+  struct Published {
+    CommitOutcome outcome;
+    std::shared_ptr<const Manifest> manifest;
+    int64_t manifest_bytes = 0;
   };
 
   // A save, restore, park or unpark in flight: what the stages have said so far.
@@ -108,6 +114,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
     // save
     SavePlan plan;
     bool compaction = false;
+    bool committing = false;                   // its segments are complete: the rest does not need the stages
     bool awaits_probe = false;
     std::optional<Digest> proof;               // save: measured; restore: of the manifest
     std::vector<PageLedger::PinId> pins;
@@ -116,13 +123,14 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
     Callback<SaveResult> save_done;
     // restore, unpark
     uint64_t session = 0;
-    bool prove = false;
     std::string numerics;                      // of the manifest
+    bool proves_exact = false;
     std::vector<std::string> warnings;
     std::vector<wire::RestoreReceipt> restored;
     RestoredCallback restore_done;
     // park
-    Branch* branch = nullptr;
+    Branch* branch = nullptr;                  // also of an unpark
+    std::vector<int32_t> parked_tokens;
     int64_t bytes = 0;
     Callback<ParkResult> park_done;
   };
@@ -150,6 +158,8 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   ConversationPtr ConversationFor(const GenerationRequest& request);
   bool LoadIfNeeded(const ConversationPtr& conversation);  // true: it is loaded
   void TakeLoaded(Conversation& conversation, const ConversationImage& image);
+  void TakeUnsaved(Conversation& conversation, const JournalState& state,
+                   const std::function<void(Branch&, int64_t)>& take_turn);
   // State of other conversations of the same owner that begins like the target, if it is more than `plan` offers.
   bool OfferSharedHeads(const Turn& turn, const std::vector<int32_t>& target, ReusePlan* plan, ConversationPtr* from);
   bool TakeSession(Turn& turn, const ReusePlan& plan, const ConversationPtr& from);
@@ -162,6 +172,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   // --- engine_turns.cc
   void JournalPrompt(Turn& turn, const ReusePlan& plan);
   void AfterJournal(Turn& turn);
+  void LookAgain(Turn& turn);
   void BringBack(Turn& turn);
   void AfterRestore(GenerationId id, Clock::time_point started, const absl::StatusOr<RestoreResult>& result, SessionId session);
   void RunTurn(Turn& turn);
@@ -169,37 +180,65 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   void OnFed(SessionId session, int64_t length) override;
   void OnSampled(SessionId session, const wire::RowReport& row) override;
   void OnProbed(uint64_t probe, const Digest& row) override;
+  // The logits row after the session's tokens and one more, which proves the state.
+  void Probe(SessionId session, std::function<void(const Digest&)> then);
   void OnStopped(SessionId session) override;
   bool OnStarved(SessionId session) override;
   void OnRunFailed(SessionId session, const absl::Status& why) override;
   void StopTurn(Turn& turn, absl::Status why);
   void EndTurn(Turn& turn, TurnEnd end);       // its session is at rest
   void ForgetTurn(GenerationId id);
+  void SaveTurn(const ConversationPtr& conversation);  // `save: turn`
   Turn* TurnOf(SessionId session);
 
   // --- engine_policy.cc
-  bool EvictIdle(SessionId keep, bool at_once); // true: a session came free; false: none, or one will (at_once: never waits)
+  // A branch and the conversation that it belongs to.
+  struct Held {
+    ConversationPtr conversation;
+    Branch* branch = nullptr;
+  };
+  int FreePlaces() const;                      // sessions, less those that requests on their way back will need
+  // Makes the least recently used idle session leave: true if a place came free; false if none can, or one will (the
+  // queue is looked at again then). `at_once`: never waits, even if state is lost to the journal.
+  bool EvictIdle(SessionId keep, bool at_once);
+  Held OldestIdle(SessionId keep) const;
+  Held OldestParked() const;
+  bool SaveThen(const Held& held, std::function<void()> then);
   void CloseBranch(Conversation& conversation, Branch& branch);
   void DropParked(Branch& branch);
   void DropOldestSideBranch(Conversation& conversation);
-  bool IsUnsaved(const Conversation& conversation, const Branch& branch) const;
+  bool InUse(const Branch& branch) const;      // a turn works on it or waits for its state
+  bool IsUnsaved(const Branch& branch) const;  // it holds state that the store does not
+  bool SavesOnEviction(const Conversation& conversation) const;
+  int64_t ParkBytes(const Branch& branch) const;
   absl::Status BeginPark(const ConversationPtr& conversation, Branch& branch, Callback<ParkResult> done);
-  bool MakeRoomToPark(int64_t bytes);
+  bool MakeRoomToPark(int64_t bytes);          // true: it is there; false: it cannot be, or it will (see EvictIdle)
   void OnParkReceipt(const wire::ParkReceipt& receipt);
+  void EndPark(uint64_t number);
+
+  // --- engine_budget.cc
   int64_t StoreBytes() const;
-  bool MakeRoomInStore(int64_t bytes, const Conversation* except);
+  // Which images go so that `bytes` more fit into the budget; nothing if they cannot.
+  std::optional<std::vector<ConversationPtr>> ImagesToGiveUp(int64_t bytes, const Conversation* except) const;
   void GiveUpImage(const ConversationPtr& conversation, std::string_view why);
+  void GiveUpLoaded(const ConversationPtr& conversation, const std::string& why);
   void ExpireImages();
 
   // --- engine_save.cc
   void BeginSave(const ConversationPtr& conversation, ProgressCallback progress, Callback<SaveResult> done, bool whole = false);
+  void SendSave(const ConversationPtr& conversation, SavePlan plan, ProgressCallback progress, Callback<SaveResult> done, bool whole);
+  void ProbeForProof(uint64_t number);
+  std::optional<SharedImage> SharedImageFor(const Conversation& conversation, std::vector<const SavedBranch*>* branches) const;
   std::vector<BranchState> StatesOf(const Conversation& conversation) const;
   SavePlan PlanSaveOf(const Conversation& conversation, int64_t generation, bool whole) const;
-  absl::Status CheckSpace(const Conversation& conversation, int64_t new_tokens);
+  absl::Status CheckSpace(const SavePlan& plan) const;
+  int64_t SaveBytes(const SavePlan& plan) const;
   SaveResult UnchangedResult(const Conversation& conversation) const;
+  void CountKept(const Manifest& manifest, int64_t generation, SaveResult* result) const;
   void OnSaveReceipt(const wire::SaveReceipt& receipt);
   void CommitIfComplete(uint64_t number);
   void CommitSave(uint64_t number);
+  Published PublishManifest(const std::string& store, const std::string& folder, Manifest manifest, Journal& journal);
   Manifest MakeManifest(const Transfer& save) const;
   void TakeCommitted(Transfer& save, std::shared_ptr<const Manifest> manifest);
   void EndSave(uint64_t number, absl::StatusOr<SaveResult> result);
@@ -207,15 +246,33 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
 
   // --- engine_restore.cc
   void BeginRestore(const RestoreWish& wish, ProgressCallback progress, RestoredCallback done);
-  absl::Status RestoreFromImage(const RestoreWish& wish, const ConversationImage& image, ProgressCallback progress,
-                                RestoredCallback* done);
+  absl::Status RestoreFromImage(const RestoreWish& wish, const std::shared_ptr<ConversationImage>& image,
+                                const ProgressCallback& progress, const RestoredCallback& done);
+  absl::StatusOr<Pipeline::Shadow> PlaceForRestore(const RestoreWish& wish, const std::vector<int32_t>& tokens);
+  void TakeRestored(Conversation& conversation, SessionId session);
+  void FailRestore(const RestoreWish& wish, const absl::Status& why, const RestoredCallback& done);
   absl::Status CheckIdentity(const Manifest& manifest, std::vector<std::string>* warnings) const;
-  absl::Status BeginUnpark(const ConversationPtr& conversation, Branch& branch, int64_t n, RestoredCallback* done);
+  absl::Status BeginUnpark(const ConversationPtr& conversation, Branch& branch, int64_t n, RestoredCallback done);
   void OnRestoreReceipt(const wire::RestoreReceipt& receipt);
+  void OnRestored(uint64_t number);            // all receipts are there
   void EndRestore(uint64_t number);
-  void RefuseRestore(Transfer& transfer);
   void FailTransfers(const absl::Status& why); // a stage was lost
   void OnTransferTick(const wire::TransferTick& tick);
+
+  // --- engine_lines.cc
+  // The fork's journal and, if the source's image serves, its manifest; on the store thread.
+  struct ForkFiles {
+    std::string store;
+    Journal::NewJournal fresh;
+    std::vector<int32_t> path;
+    int32_t fed = 0;
+    std::optional<Manifest> manifest;
+  };
+  void ForkInto(const ConversationPtr& source, const std::string& new_id, Callback<ConversationInfo> done);
+  void TakeFork(const ConversationPtr& fork, const ConversationPtr& source, const absl::Status& status,
+                const Published& published, const Callback<ConversationInfo>& done);
+  void CutOrClose(Conversation& conversation, Branch& branch, int64_t length);
+  Manifest ForkManifest(const Conversation& source, const Conversation& target) const;
 
   // --- engine_admin.cc
   ConversationPtr Find(const std::string& owner, const std::string& id) const;
@@ -223,7 +280,6 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   void WithLoaded(const std::string& owner, const std::string& id, std::function<void(absl::Status)> failed,
                   std::function<void(const ConversationPtr&)> then);
   absl::Status CheckAtRest(const Conversation& conversation) const;
-  void ForkInto(const ConversationPtr& source, const ConversationPtr& target, Callback<ConversationInfo> done);
   ConversationInfo InfoOf(const Conversation& conversation, bool everything) const;
   void SaveCatalogRow(const Conversation& conversation);
   void BeginShutdown(std::function<void(absl::Status)> done);
@@ -265,9 +321,12 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   std::map<uint64_t, Transfer> transfers_;     // by number
   uint64_t next_transfer_ = 1;
   std::map<std::pair<std::string, std::string>, std::vector<Task>> waiting_for_load_;  // (owner, id)
-  uint64_t next_park_ = 1;
+  std::map<uint64_t, std::function<void(const Digest&)>> probes_;  // what waits for its logits row
+  uint64_t next_probe_ = 1;
+  std::vector<Task> waiting_for_place_;        // restores
   int64_t parked_bytes_ = 0;
   int evictions_in_flight_ = 0;
+  int give_ups_in_flight_ = 0;
   Clock::time_point next_expiry_;
   std::vector<std::string> stray_paths_;       // segments of saves that a lost stage ended
   Clock::time_point next_timer_;

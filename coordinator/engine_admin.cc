@@ -13,11 +13,30 @@ Engine::ConversationPtr Engine::Find(const std::string& owner, const std::string
   return found == conversations_.end() ? nullptr : found->second;
 }
 
+void Engine::WithLoaded(const std::string& owner, const std::string& id, std::function<void(absl::Status)> failed,
+                        std::function<void(const ConversationPtr&)> then) {
+  const ConversationPtr conversation = Find(owner, id);
+  if (conversation == nullptr) {
+    failed(NotFound("there is no conversation {}", id));
+  } else if (LoadIfNeeded(conversation)) {
+    then(conversation);
+  } else {
+    waiting_for_load_[{owner, id}].push_back([conversation, then = std::move(then)] { then(conversation); });
+  }
+}
+
+absl::Status Engine::CheckAtRest(const Conversation& conversation) const {
+  const bool wanted = std::any_of(conversation.branches.begin(), conversation.branches.end(),
+                                  [this](const auto& branch) { return InUse(*branch); });
+  const bool busy = conversation.saving || conversation.restoring > 0 || conversation.switching || conversation.deleting;
+  return conversation.Active() || busy || wanted ? Aborted("conversation {} is in use", conversation.id) : absl::OkStatus();
+}
+
+uint64_t Engine::TokenBytes(int layer) const { return KvBytesPerToken(*parts_.shape, layer, parts_.plan->kv_type); }
+
 int64_t Engine::PageBytesAllLayers() const {
   int64_t bytes = 0;
-  for (int layer = 0; layer < parts_.shape->n_layers; ++layer) {
-    bytes += static_cast<int64_t>(KvBytesPerToken(*parts_.shape, layer, parts_.plan->kv_type)) * limits::kPageTokens;
-  }
+  for (int layer = 0; layer < parts_.shape->n_layers; ++layer) bytes += static_cast<int64_t>(TokenBytes(layer)) * limits::kPageTokens;
   return bytes;
 }
 
@@ -36,23 +55,28 @@ StoredIdentity Engine::OwnIdentity() const {
 ConversationInfo Engine::InfoOf(const Conversation& conversation, bool everything) const {
   ConversationInfo info;
   info.id = conversation.id;
-  const SavedImage& saved = conversation.saved;
-  bool live = false;
+  bool live = false, parked = false;
   for (const auto& branch : conversation.branches) {
+    parked = parked || branch->parked != 0;
+    info.bytes_host += branch->parked_bytes;
     if (branch->session == 0) continue;
     live = true;
     info.bytes_device += static_cast<int64_t>(pipeline_->ledger().Pages(branch->session, PageClass::kFull).size()) * PageBytesAllLayers();
   }
   info.state = conversation.saving      ? ConversationState::kSaving
-               : conversation.restoring ? ConversationState::kRestoring
+               : conversation.restoring > 0 ? ConversationState::kRestoring
                : conversation.Active()  ? ConversationState::kActive
-               : live || saved.generation == 0 ? ConversationState::kIdle
-                                               : ConversationState::kSaved;
+               : live                     ? ConversationState::kIdle
+               : parked                   ? ConversationState::kParked
+               : conversation.HasImage()  ? ConversationState::kSaved
+                                          : ConversationState::kIdle;
   info.n_tokens = conversation.trunk().path.empty() ? conversation.journalled_n
                                                     : static_cast<int64_t>(conversation.trunk().path.size());
-  info.saved_n_tokens = saved.n_tokens;
-  info.generation = saved.generation;
-  info.bytes_disk = saved.bytes;
+  if (conversation.manifest != nullptr) {
+    info.saved_n_tokens = conversation.manifest->n_tokens;
+    info.generation = conversation.manifest->generation;
+    info.bytes_disk = conversation.OwnBytes();
+  }
   info.branches = static_cast<int>(conversation.branches.size());
   info.pinned = store_ != nullptr && std::find(store_->pin.begin(), store_->pin.end(), conversation.id) != store_->pin.end();
   info.created_at = conversation.created_at;
@@ -60,7 +84,7 @@ ConversationInfo Engine::InfoOf(const Conversation& conversation, bool everythin
   info.identity = identity_known_ ? identity_.Combined().Hex() : "";
   info.last_error = conversation.last_error;
   if (everything) {
-    info.segments = saved.segments;
+    if (conversation.manifest != nullptr) info.segments = SegmentsOf(*conversation.manifest);
     info.last_save = conversation.last_save;
     info.divergence = conversation.divergence;
   }
@@ -99,11 +123,14 @@ void Engine::Delete(std::string owner, std::string id, DoneCallback done) {
       done(NotFound("there is no conversation {}", id));
       return;
     }
-    if (conversation->Active() || conversation->saving || conversation->restoring || conversation->loading || conversation->deleting) {
-      done(Aborted("conversation {} is in use", id));
+    if (const absl::Status rest = CheckAtRest(*conversation); !rest.ok() || conversation->loading) {
+      done(conversation->loading ? Aborted("conversation {} is in use", id) : rest);
       return;
     }
-    for (auto& branch : conversation->branches) CloseBranch(*conversation, *branch);
+    for (auto& branch : conversation->branches) {
+      CloseBranch(*conversation, *branch);
+      DropParked(*branch);
+    }
     if (store_ == nullptr) {
       conversations_.erase({owner, id});
       done(absl::OkStatus());
@@ -156,8 +183,9 @@ void Engine::Verify(std::string owner, std::string id, Callback<VerifyResult> do
 
 void Engine::SaveCatalogRow(const Conversation& conversation) {
   if (store_ == nullptr || conversation.anonymous() || catalog_ == nullptr) return;
-  const CatalogRow row{conversation.folder, conversation.owner, conversation.id, conversation.saved.generation,
-                       conversation.journalled_n, conversation.saved.n_tokens, conversation.saved.bytes,
+  const Manifest* manifest = conversation.manifest.get();
+  const CatalogRow row{conversation.folder, conversation.owner, conversation.id, manifest == nullptr ? 0 : manifest->generation,
+                       conversation.journalled_n, manifest == nullptr ? 0 : manifest->n_tokens, conversation.OwnBytes(),
                        conversation.created_at, conversation.last_used_at};
   store_thread_->Post([this, row] {
     if (const absl::Status put = catalog_->Put(row); !put.ok()) LogWarning("{}", ToStd(put.message()));
@@ -195,10 +223,13 @@ void Engine::BeginShutdown(std::function<void(absl::Status)> done) {
 
 // One conversation after the other, once nothing runs; whoever finishes something calls it again.
 void Engine::ContinueShutdown() {
-  if (!shutdown_done_ || !turns_.empty() || !transfers_.empty() || shutdown_saving_) return;
+  const bool moving = !transfers_.empty() || evictions_in_flight_ > 0 || give_ups_in_flight_ > 0;
+  if (!shutdown_done_ || !turns_.empty() || moving || shutdown_saving_) return;
   if (store_ != nullptr && store_->save != SavePolicy::kManual) {
     for (const auto& [key, conversation] : conversations_) {
-      if (conversation->trunk().session == 0 || !shutdown_saved_.insert(conversation->folder).second) continue;
+      const bool unsaved = std::any_of(conversation->branches.begin(), conversation->branches.end(),
+                                       [this](const auto& branch) { return IsUnsaved(*branch); });
+      if (!unsaved || !shutdown_saved_.insert(conversation->folder).second) continue;
       shutdown_saving_ = true;
       BeginSave(conversation, nullptr, [this, conversation = conversation](absl::StatusOr<SaveResult> result) {
         if (!result.ok()) {

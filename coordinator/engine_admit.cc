@@ -1,5 +1,6 @@
 // How a request gets its place: queue, conversation, the deepest source, a session.
 #include <algorithm>
+#include <set>
 
 #include "common/check.h"
 #include "common/limits.h"
@@ -63,6 +64,7 @@ void Engine::CancelGeneration(GenerationId id) {
 }
 
 void Engine::AdmitQueued() {
+  for (const Task& task : std::exchange(waiting_for_place_, {})) task();
   const std::vector<GenerationId> waiting(queue_.begin(), queue_.end());
   for (GenerationId id : waiting) {
     const auto found = turns_.find(id);
@@ -180,12 +182,32 @@ void Engine::TakeLoaded(Conversation& conversation, const ConversationImage& ima
     }
   }
   if (conversation.branches.empty()) conversation.branches.push_back(std::make_unique<Branch>());
-  // What was said after the last save: it continues a saved line, or is a line of its own.
-  Branch& trunk = conversation.trunk();
-  if (state.trunk == kNoTurn || trunk.turn == state.trunk) return;
-  const std::vector<int32_t> newest = state.TrunkIds();
-  const bool continues = trunk.path.empty() || CommonPrefix(newest, trunk.path) * 2 >= static_cast<int64_t>(trunk.path.size());
-  if (continues && newest.size() >= trunk.path.size()) take_turn(trunk, state.trunk);
+  TakeUnsaved(conversation, state, take_turn);
+}
+
+// What was said after the last save: each of the newest lines continues a branch, or is one of its own.
+void Engine::TakeUnsaved(Conversation& conversation, const JournalState& state,
+                         const std::function<void(Branch&, int64_t)>& take_turn) {
+  std::set<int64_t> parents;
+  for (const JournalTurn& turn : state.turns) parents.insert(turn.parent);
+  for (auto turn = static_cast<int64_t>(state.turns.size()) - 1; turn >= 0; --turn) {
+    if (parents.contains(turn) && turn != state.trunk) continue;
+    auto line = std::make_unique<Branch>();
+    take_turn(*line, turn);
+    Branch* nearest = nullptr;
+    int64_t most = -1;
+    for (const auto& branch : conversation.branches) {
+      const int64_t common = CommonPrefix(branch->path, line->path);
+      if (common > most) nearest = branch.get();
+      most = std::max(most, common);
+    }
+    // The same rule as for a prompt that arrives: see PlanReuse.
+    if (static_cast<int64_t>(nearest->path.size()) - most <= most || nearest->path.empty()) {
+      if (nearest->path.empty() || (turn == state.trunk && line->path.size() >= nearest->path.size())) take_turn(*nearest, turn);
+    } else if (static_cast<int>(conversation.branches.size()) < limits::kMaxBranches) {
+      conversation.branches.push_back(std::move(line));
+    }
+  }
 }
 
 bool Engine::TryAdmit(Turn& turn) {
@@ -195,34 +217,40 @@ bool Engine::TryAdmit(Turn& turn) {
     ++turn.conversation->waiting_turns;
   }
   Conversation& conversation = *turn.conversation;
-  if (!LoadIfNeeded(turn.conversation) || conversation.restoring || conversation.deleting) return false;
+  if (!LoadIfNeeded(turn.conversation) || conversation.switching || conversation.deleting) return false;
 
   const std::vector<int32_t> target = turn.Target();
   ReusePlan plan;
   ConversationPtr from = turn.conversation;
   if (turn.request.cache_prompt) {
-    plan = PlanReuse(conversation, target, [this](const Branch& branch) -> std::span<const int32_t> {
+    plan = PlanReuse(conversation, target, turn.live_only, [this](const Branch& branch) -> std::span<const int32_t> {
       return pipeline_->tokens(branch.session);
     });
     if (!OfferSharedHeads(turn, target, &plan, &from)) return false;
   }
-  if (turn.resumed) {
-    // Its own branch, which it never gave back.
+  if (turn.branch != nullptr) {
+    // It was here before, and never gave its branch back.
     plan.fork = false;
     plan.branch = turn.branch;
+    plan.common = CommonPrefix(turn.branch->path, target);
   }
   if (!TakeSession(turn, plan, from)) return false;
-  turn.admitted = Turn::Clock::now();
+  turn.phase = TurnPhase::kJournalling;
+  if (plan.n > 0) ++from->hits;
   if (turn.resumed) {
-    turn.phase = TurnPhase::kJournalling;
     AfterJournal(turn);
     return true;
   }
+  if (turn.journalled) {
+    // What was counted on did not come back: what is reused instead.
+    CountReuse(turn, plan);
+    AfterJournal(turn);
+    return true;
+  }
+  turn.admitted = Turn::Clock::now();
   turn.timings.queue_ms = MsBetween(turn.arrived, turn.admitted);
-  if (plan.n > 0) ++from->hits;
   CountReuse(turn, plan);
   NoteDivergence(turn, plan, target);
-  turn.phase = TurnPhase::kJournalling;
   JournalPrompt(turn, plan);
   return true;
 }
@@ -244,10 +272,10 @@ bool Engine::OfferSharedHeads(const Turn& turn, const std::vector<int32_t>& targ
     if (other->owner != turn.request.owner || other == turn.conversation || other->deleting) return;
     for (const auto& branch : other->branches) {
       if (branch->session != 0) offer(ReusePlan::Source::kLive, other, branch.get(), CommonPrefix(pipeline_->tokens(branch->session), target));
-      if (branch->parked != 0) offer(ReusePlan::Source::kParked, other, branch.get(), CommonPrefix(branch->parked_path, target));
+      if (branch->parked != 0 && !turn.live_only) offer(ReusePlan::Source::kParked, other, branch.get(), CommonPrefix(branch->parked_path, target));
     }
     // The store: only whoever begins with the same page is read.
-    if (!other->HasImage() || other->refused || other->Busy() || most < limits::kPageTokens) return;
+    if (!other->HasImage() || other->refused || turn.live_only || most < limits::kPageTokens) return;
     if (other->head != DigestOfTokens(std::span(target).first(limits::kPageTokens))) return;
     if (!LoadIfNeeded(other)) {
       complete = false;
@@ -272,7 +300,10 @@ bool Engine::TakeSession(Turn& turn, const ReusePlan& plan, const ConversationPt
   turn.source_n = plan.n;
   const bool brings_back = plan.source == Source::kSaved || plan.source == Source::kParked;
   if (brings_back) {
-    if (pipeline_->ledger().FreeSessions() == 0 && !EvictIdle(0, false)) return false;  // it will need a place
+    while (FreePlaces() <= 0) {
+      if (!EvictIdle(0, false)) return false;
+    }
+    turn.reserves_place = true;
     turn.session = 0;
   } else {
     const SessionId live = plan.source == Source::kLive ? plan.from->session : 0;
@@ -282,9 +313,9 @@ bool Engine::TakeSession(Turn& turn, const ReusePlan& plan, const ConversationPt
       turn.session = plan.branch->session;
       CutSession(turn.session, plan.n);
     } else {
-      absl::StatusOr<SessionId> session;
+      absl::StatusOr<SessionId> session = ResourceExhausted("no place");
       do {
-        session = live != 0 ? pipeline_->Fork(live, plan.n) : pipeline_->Open();
+        if (FreePlaces() > 0) session = live != 0 ? pipeline_->Fork(live, plan.n) : pipeline_->Open();
       } while (!session.ok() && EvictIdle(live, false));
       if (!session.ok()) return false;
       turn.session = *session;

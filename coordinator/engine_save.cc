@@ -32,15 +32,85 @@ void Engine::Save(std::string owner, std::string id, ProgressCallback progress, 
       done(Unavailable("the server is shutting down"));
       return;
     }
+    if (!stages_->up()) {
+      done(Unavailable("the stages are not up"));
+      return;
+    }
     BeginSave(conversation, progress, done);
   });
 }
 
-absl::Status Engine::CheckSpace(const Conversation& conversation, int64_t n_tokens) const {
-  const int64_t bytes = (n_tokens + limits::kPageTokens - 1) / limits::kPageTokens * PageBytesAllLayers() +
-                        kSegmentOverheadBytes * stages_->n_stages();
-  if (static_cast<uint64_t>(bytes) > store_->budget_bytes) {
-    return ResourceExhausted("the save needs about {} bytes, more than the store's budget of {}", bytes, store_->budget_bytes);
+// What is live or parked of each branch, the trunk first; branches of which nothing is held anywhere are left out.
+std::vector<BranchState> Engine::StatesOf(const Conversation& conversation) const {
+  std::vector<BranchState> states;
+  for (const auto& branch : conversation.branches) {
+    BranchState state{.branch = branch.get()};
+    if (branch->session != 0 && !pipeline_->tokens(branch->session).empty()) {
+      state.session = branch->session;
+      state.tokens = pipeline_->tokens(branch->session);
+    } else if (branch->parked != 0) {
+      state.park = branch->parked;
+      state.tokens = branch->parked_path;
+    }
+    if (!state.tokens.empty() || branch->saved.n_tokens > 0) states.push_back(state);
+  }
+  return states;
+}
+
+// The image of a conversation whose rows the trunk shares: its source's, a fork's, or one that shares with those.
+std::optional<SharedImage> Engine::SharedImageFor(const Conversation& conversation,
+                                                  std::vector<const SavedBranch*>* branches) const {
+  std::map<std::string, int64_t> shared = {{conversation.folder, limits::kMaxContextTokens}};  // folder -> tokens
+  std::vector<std::string> looked_at = {conversation.folder};
+  const Conversation* best = nullptr;
+  for (size_t i = 0; i < looked_at.size(); ++i) {
+    const int64_t here = shared[looked_at[i]];
+    const auto follow = [&](const Conversation& other, int64_t n) {
+      n = std::min(n, here);
+      if (n < limits::kPageTokens || n <= shared[other.folder]) return;
+      shared[other.folder] = n;
+      looked_at.push_back(other.folder);
+      if (&other == &conversation || !other.HasImage() || !other.loaded || other.deleting) return;
+      if (best == nullptr || n > shared[best->folder]) best = &other;
+    };
+    for (const auto& [key, other] : conversations_) {
+      if (other->owner != conversation.owner) continue;
+      for (const auto& branch : other->branches) {
+        if (branch->shared_n == 0) continue;
+        if (branch->shared_with == looked_at[i]) follow(*other, branch->shared_n);
+        if (other->folder != looked_at[i]) continue;
+        for (const auto& [other_key, source] : conversations_) {
+          if (source->folder == branch->shared_with) follow(*source, branch->shared_n);
+        }
+      }
+    }
+  }
+  if (best == nullptr) return std::nullopt;
+  for (const auto& branch : best->branches) {
+    if (branch->saved.n_tokens > 0) branches->push_back(&branch->saved);
+  }
+  return SharedImage{best->folder, best->manifest.get(), *branches, shared[best->folder]};
+}
+
+SavePlan Engine::PlanSaveOf(const Conversation& conversation, int64_t generation, bool whole) const {
+  std::vector<const SavedBranch*> branches;
+  const std::optional<SharedImage> shared = SharedImageFor(conversation, &branches);
+  return PlanSave(conversation.manifest.get(), generation, StatesOf(conversation), shared.has_value() ? &*shared : nullptr, whole);
+}
+
+int64_t Engine::SaveBytes(const SavePlan& plan) const {
+  int64_t rows = 0;
+  for (const wire::BranchCut& cut : plan.cuts) rows += cut.n_tokens - cut.base;
+  return rows * (PageBytesAllLayers() / limits::kPageTokens) + kSegmentOverheadBytes * stages_->n_stages();
+}
+
+absl::Status Engine::CheckSpace(const SavePlan& plan) const {
+  const int64_t bytes = SaveBytes(plan);
+  int64_t image = bytes;
+  for (const ManifestSegment& segment : plan.kept) image += static_cast<int64_t>(segment.bytes);
+  if (static_cast<uint64_t>(image) > store_->budget_bytes) {
+    return ResourceExhausted("the conversation's image needs about {} bytes, more than the store's budget of {}", image,
+                             store_->budget_bytes);
   }
   ASSIGN_OR_RETURN(const uint64_t free, FreeBytes(store_->dir));
   if (free < static_cast<uint64_t>(bytes) + store_->min_free_bytes) {
@@ -50,66 +120,129 @@ absl::Status Engine::CheckSpace(const Conversation& conversation, int64_t n_toke
   return absl::OkStatus();
 }
 
-void Engine::BeginSave(const ConversationPtr& conversation, ProgressCallback progress, Callback<SaveResult> done) {
+SaveResult Engine::UnchangedResult(const Conversation& conversation) const {
+  const Manifest& manifest = *conversation.manifest;
+  SaveResult same{.id = conversation.id, .generation = manifest.generation, .n_tokens = manifest.n_tokens};
+  for (const StageStatus& stage : stages_->Status()) {
+    same.stages.push_back({.stage = stage.stage, .layer_begin = stage.layers.begin, .layer_end = stage.layers.end});
+  }
+  CountKept(manifest, manifest.generation + 1, &same);
+  return same;
+}
+
+// Bytes of segments older than `generation`, or another folder's, by the stage that owns their first layer.
+void Engine::CountKept(const Manifest& manifest, int64_t generation, SaveResult* result) const {
+  for (const ManifestSegment& segment : manifest.segments) {
+    if (segment.folder.empty() && segment.generation >= generation) continue;
+    result->bytes_kept += static_cast<int64_t>(segment.bytes);
+    for (StageBytes& stage : result->stages) {
+      if (segment.layer_begin >= stage.layer_begin && segment.layer_begin < stage.layer_end) {
+        stage.bytes_kept += static_cast<int64_t>(segment.bytes);
+      }
+    }
+  }
+}
+
+void Engine::BeginSave(const ConversationPtr& conversation, ProgressCallback progress, Callback<SaveResult> done, bool whole) {
   const auto refuse = [&](absl::Status why) {
     if (!absl::IsAborted(why)) conversation->last_error = std::string(why.message());
-    parts_.metrics->SaveDone(TransferResult::kFailed, 0);
+    if (!whole) parts_.metrics->SaveDone(TransferResult::kFailed, 0);
     done(std::move(why));
   };
-  if (conversation->saving || conversation->restoring || conversation->deleting) {
+  if (conversation->Busy()) {
     refuse(Aborted("conversation {} is being {}", conversation->id, conversation->saving ? "saved" : "changed"));
     return;
   }
-  const SessionId session = conversation->trunk().session;
-  const int64_t n = session == 0 ? 0 : static_cast<int64_t>(pipeline_->tokens(session).size());
-  const SavedImage& saved = conversation->saved;
-  if (n == 0) {
-    if (saved.generation == 0) {
+  SavePlan plan = PlanSaveOf(*conversation, conversation->next_generation, whole);
+  if (plan.nothing_new || (whole && plan.cuts.empty())) {
+    if (conversation->manifest == nullptr || !conversation->HasImage()) {
       refuse(FailedPrecondition("conversation {} holds no state to save: nothing of it is live", conversation->id));
-      return;
+    } else {
+      done(UnchangedResult(*conversation));
     }
-    done(SaveResult{.id = conversation->id, .generation = saved.generation, .n_tokens = saved.n_tokens, .bytes_kept = saved.bytes});
-    return;
-  }
-  const Digest prefix = DigestOfTokens(pipeline_->tokens(session));
-  if (n == saved.n_tokens && prefix == saved.prefix) {
-    SaveResult same{.id = conversation->id, .generation = saved.generation, .n_tokens = n, .bytes_kept = saved.bytes};
-    for (const StageStatus& stage : stages_->Status()) {
-      same.stages.push_back({.stage = stage.stage, .layer_begin = stage.layers.begin, .layer_end = stage.layers.end});
-    }
-    done(std::move(same));
     return;
   }
   if (conversation->files == nullptr || conversation->files->journal == nullptr) {
     refuse(Internal("conversation {} has no journal that could bind a save", conversation->id));
     return;
   }
-  if (const absl::Status space = CheckSpace(*conversation, n); !space.ok()) {
+  if (const absl::Status space = CheckSpace(plan); !space.ok()) {
     refuse(space);
     return;
   }
+  const auto leaving = ImagesToGiveUp(SaveBytes(plan), conversation.get());
+  if (!leaving.has_value() && give_ups_in_flight_ == 0) {
+    refuse(ResourceExhausted("the save needs about {} bytes; what is pinned or in use leaves less of the store's budget of {}",
+                             SaveBytes(plan), store_->budget_bytes));
+    return;
+  }
+  if (!leaving.has_value() || !leaving->empty()) {
+    // Looked at again behind what leaves: each end of that comes by the queue.
+    waiting_for_place_.push_back([this, conversation, progress, done, whole] { BeginSave(conversation, progress, done, whole); });
+    if (give_ups_in_flight_ > 0) return;
+    for (const ConversationPtr& image : *leaving) GiveUpImage(image, "the store's budget is needed for another one");
+    return;
+  }
+  SendSave(conversation, std::move(plan), std::move(progress), std::move(done), whole);
+}
 
+void Engine::SendSave(const ConversationPtr& conversation, SavePlan plan, ProgressCallback progress, Callback<SaveResult> done,
+                      bool whole) {
   const uint64_t number = next_transfer_++;
   Transfer& transfer = transfers_[number];
   transfer.conversation = conversation;
   transfer.progress = std::move(progress);
   transfer.done_so_far.verb = "save";
   transfer.generation = conversation->next_generation++;
-  transfer.n_tokens = n;
-  transfer.prefix = prefix;
-  transfer.pin = pipeline_->ledger().Pin(session);
-  transfer.saved.resize(static_cast<size_t>(stages_->n_stages()));
+  transfer.compaction = whole;
   transfer.save_done = std::move(done);
+  transfer.plan = std::move(plan);
   conversation->saving = true;
+  if (transfer.plan.cuts.empty()) {
+    // Only what is named changes: no stage has anything to write.
+    transfer.receipts = stages_->n_stages();
+    CommitIfComplete(number);
+    return;
+  }
+  const ManifestBranch& first = transfer.plan.branches[static_cast<size_t>(transfer.plan.cuts.front().branch)];
+  transfer.n_tokens = first.n_tokens;
+  transfer.prefix = first.prefix;
+  transfer.saved.resize(static_cast<size_t>(stages_->n_stages()));
+  for (const wire::BranchCut& cut : transfer.plan.cuts) {
+    if (cut.session != 0) transfer.pins.push_back(pipeline_->ledger().Pin(cut.session));
+  }
   // One cut for all stages, but each writes a file of its own name.
   const std::string folder = ConversationPath(store_->dir, conversation->folder);
   for (int stage = 0; stage < stages_->n_stages(); ++stage) {
     transfer.paths.push_back(JoinPath(folder, SegmentFileName(stage, transfer.generation)));
     transfer.done_so_far.stages.push_back({.stage = stage});
   }
-  stages_->SendOrdered(wire::SaveSession{.save = number, .session = session, .n_tokens = n, .directory = folder,
+  stages_->SendOrdered(wire::SaveSession{.save = number, .branches = transfer.plan.cuts, .directory = folder,
                                          .folder = conversation->folder, .generation = transfer.generation,
                                          .identity = identity_.Combined()});
+  ProbeForProof(number);
+}
+
+// The digest of the logits row after the trunk as it is saved: run now, at the cut, if it is live.
+void Engine::ProbeForProof(uint64_t number) {
+  Transfer& transfer = transfers_.at(number);
+  const ManifestBranch& trunk = transfer.plan.branches.front();
+  const Branch& source = *transfer.plan.sources.front();
+  const Manifest* previous = transfer.conversation->manifest.get();
+  if (previous != nullptr && previous->n_tokens == trunk.n_tokens && previous->prefix == trunk.prefix && previous->proof.has_value()) {
+    transfer.proof = previous->proof;
+  } else if (source.session != 0 && static_cast<int32_t>(pipeline_->tokens(source.session).size()) == trunk.n_tokens && can_truncate_) {
+    transfer.awaits_probe = true;
+    Probe(source.session, [this, number](const Digest& row) {
+      const auto found = transfers_.find(number);
+      if (found == transfers_.end()) return;
+      found->second.proof = row;
+      found->second.awaits_probe = false;
+      CommitIfComplete(number);
+    });
+  } else if (source.parked != 0 && static_cast<int32_t>(source.parked_path.size()) == trunk.n_tokens) {
+    transfer.proof = source.parked_proof;
+  }
 }
 
 void Engine::OnTransferTick(const wire::TransferTick& tick) {
@@ -140,14 +273,19 @@ void Engine::OnSaveReceipt(const wire::SaveReceipt& receipt) {
     status = Internal("stage {} saved other tokens than it was asked to", receipt.stage);
   }
   if (!status.ok()) AbortSave(transfer, receipt.save, status);
+  CommitIfComplete(receipt.save);
+}
+
+void Engine::CommitIfComplete(uint64_t number) {
+  Transfer& transfer = transfers_.at(number);
   if (transfer.receipts < stages_->n_stages()) return;
   // All stages have let go of the pages.
-  pipeline_->ledger().Unpin(transfer.pin);
-  transfer.pin = 0;
-  if (transfer.status.ok()) {
-    CommitSave(receipt.save);
-  } else {
-    EndSave(receipt.save, transfer.status);
+  for (PageLedger::PinId pin : std::exchange(transfer.pins, {})) pipeline_->ledger().Unpin(pin);
+  if (!transfer.status.ok()) {
+    EndSave(number, transfer.status);
+  } else if (!transfer.awaits_probe) {
+    transfer.committing = true;
+    CommitSave(number);
   }
 }
 
@@ -166,91 +304,138 @@ Manifest Engine::MakeManifest(const Transfer& save) const {
   manifest.id = conversation.id;
   manifest.owner = conversation.owner;
   manifest.generation = save.generation;
-  manifest.n_tokens = static_cast<int32_t>(save.n_tokens);
-  manifest.prefix = save.prefix;
+  manifest.n_tokens = save.plan.branches.front().n_tokens;
+  manifest.prefix = save.plan.branches.front().prefix;
   manifest.created_at = conversation.created_at;
   manifest.saved_at = UnixSeconds();
   manifest.identity = OwnIdentity();
   manifest.template_digest = identity_.chat_template;
   manifest.numerics = stages_->numerics();
-  manifest.branches = {{.n_tokens = manifest.n_tokens, .prefix = save.prefix}};
+  manifest.proof = save.proof;
+  manifest.branches = save.plan.branches;
+  manifest.segments = save.plan.kept;
   for (const wire::SaveReceipt& receipt : save.saved) {
     manifest.segments.push_back({.file = SegmentFileName(receipt.stage, save.generation),
                                  .stage = receipt.stage,
                                  .generation = save.generation,
                                  .layer_begin = receipt.layer_begin,
                                  .layer_end = receipt.layer_end,
-                                 .tokens = {{0, manifest.n_tokens}},
                                  .bytes = static_cast<uint64_t>(receipt.bytes),
-                                 .live_bytes = static_cast<uint64_t>(receipt.payload_bytes),
                                  .index_digest = receipt.index_digest});
   }
+  CountLive(&manifest, [this](int layer) { return TokenBytes(layer); });
   return manifest;
+}
+
+// The commit, on the store thread, where everything that removes segments happens too: so what the manifest takes from
+// other folders is there, or nothing is published.
+Engine::Published Engine::PublishManifest(const std::string& store, const std::string& folder, Manifest manifest, Journal& journal) {
+  Published published;
+  for (const ManifestSegment& segment : manifest.segments) {
+    if (segment.folder.empty() || segment_names_.Names(segment.folder, segment.file)) continue;
+    published.outcome.status = Aborted("{}, whose rows are shared, is not needed by its own conversation any more", segment.Path());
+    return published;
+  }
+  published.outcome = layover::CommitSave(store, folder, &manifest, &journal);
+  if (published.outcome.visible && published.outcome.status.ok()) {
+    segment_names_.Set(folder, &manifest);
+    const auto removed = RemoveDeadSegments(store, folder, segment_names_);
+    if (!removed.ok()) LogWarning("store: {}", ToStd(removed.status().message()));
+    if (const auto text = SerializeManifest(manifest); text.ok()) published.manifest_bytes = static_cast<int64_t>(text->text.size());
+  } else if (published.outcome.visible) {
+    segment_names_.SetUnreadable(folder, published.outcome.status);
+  }
+  published.manifest = std::make_shared<const Manifest>(std::move(manifest));
+  return published;
 }
 
 void Engine::CommitSave(uint64_t number) {
   const Transfer& transfer = transfers_.at(number);
-  struct Committed {
-    CommitOutcome outcome;
-    Manifest manifest;
-  };
   store_thread_->Do(
       [this, files = transfer.conversation->files, manifest = MakeManifest(transfer), store = store_->dir,
-       folder = transfer.conversation->folder]() mutable -> Committed {
-        const CommitOutcome outcome = layover::CommitSave(store, folder, &manifest, files->journal.get());
-        if (outcome.visible && outcome.status.ok()) {
-          segment_names_.Set(folder, &manifest);
-          const auto removed = RemoveDeadSegments(store, folder, segment_names_);
-          if (!removed.ok()) LogWarning("store: {}", ToStd(removed.status().message()));
-        } else if (outcome.visible) {
-          segment_names_.SetUnreadable(folder, outcome.status);
-        }
-        return {outcome, std::move(manifest)};
+       folder = transfer.conversation->folder]() mutable {
+        return PublishManifest(store, folder, std::move(manifest), *files->journal);
       },
-      [this, number](Committed committed) {
+      [this, number](Published published) {
         const auto found = transfers_.find(number);
         if (found == transfers_.end()) return;
         Transfer& save = found->second;
-        if (!committed.outcome.status.ok()) {
+        if (!published.outcome.status.ok()) {
           // In doubt, both generations' segments stay until the next start has looked.
-          for (const std::string& path : committed.outcome.visible ? std::vector<std::string>() : save.paths) {
+          for (const std::string& path : published.outcome.visible ? std::vector<std::string>() : save.paths) {
             store_thread_->Post([path] { (void)RemoveDurably(std::string(DirName(path)), BaseName(path)); });
           }
-          EndSave(number, committed.outcome.status);
+          EndSave(number, published.outcome.status);
           return;
         }
         Conversation& conversation = *save.conversation;
-        SaveResult result{.id = conversation.id, .generation = save.generation, .n_tokens = save.n_tokens,
+        conversation.manifest_bytes = published.manifest_bytes;
+        TakeCommitted(save, published.manifest);
+        SaveResult result{.id = conversation.id, .generation = save.generation, .n_tokens = published.manifest->n_tokens,
                           .ms = MsSince(save.started)};
-        conversation.saved = SavedImageOf(committed.manifest);
         for (const wire::SaveReceipt& receipt : save.saved) {
           result.bytes_written += receipt.bytes;
           result.stages.push_back({.stage = receipt.stage, .layer_begin = receipt.layer_begin, .layer_end = receipt.layer_end,
                                    .bytes_written = receipt.bytes, .ms = receipt.ms});
         }
-        conversation.last_save = {result.bytes_written, result.bytes_kept};
-        conversation.last_error.clear();
-        LogInfo("conversation {}: generation {} saved, {} tokens, {} bytes, {} ms", conversation.folder, save.generation,
-                save.n_tokens, result.bytes_written, result.ms);
+        CountKept(*published.manifest, save.generation, &result);
+        if (!save.compaction) conversation.last_save = {result.bytes_written, result.bytes_kept};
+        LogInfo("conversation {}: generation {} {}, {} tokens, {} bytes written, {} kept, {} ms", conversation.folder,
+                save.generation, save.compaction ? "compacted" : "saved", result.n_tokens, result.bytes_written,
+                result.bytes_kept, result.ms);
         EndSave(number, std::move(result));
       });
+}
+
+// What the store holds now is what the plan said.
+void Engine::TakeCommitted(Transfer& save, std::shared_ptr<const Manifest> manifest) {
+  Conversation& conversation = *save.conversation;
+  for (auto& branch : conversation.branches) {
+    branch->saved = SavedBranch();
+    for (size_t i = 0; i < save.plan.sources.size(); ++i) {
+      if (save.plan.sources[i] != branch.get()) continue;
+      branch->saved = {manifest->branches[i].n_tokens, std::move(save.plan.paths[i]), manifest->branches[i].chain};
+    }
+  }
+  conversation.TakeManifest(std::move(manifest), conversation.trunk().saved.path);
+  conversation.refused = false;
+  conversation.stuck = false;
+  conversation.last_error.clear();
 }
 
 void Engine::EndSave(uint64_t number, absl::StatusOr<SaveResult> result) {
   Transfer save = std::move(transfers_.at(number));
   transfers_.erase(number);
-  save.conversation->saving = false;
-  if (!result.ok()) save.conversation->last_error = std::string(result.status().message());
-  parts_.metrics->SaveDone(result.ok() ? TransferResult::kOk : TransferResult::kFailed,
-                           static_cast<double>(MsSince(save.started)) / 1000);
-  SaveCatalogRow(*save.conversation);
+  const ConversationPtr& conversation = save.conversation;
+  conversation->saving = false;
+  if (!result.ok()) conversation->last_error = std::string(result.status().message());
+  if (!save.compaction) {
+    parts_.metrics->SaveDone(result.ok() ? TransferResult::kOk : TransferResult::kFailed,
+                             static_cast<double>(MsSince(save.started)) / 1000);
+  }
+  SaveCatalogRow(*conversation);
   if (result.ok() && save.progress) {
     for (TransferProgress::Stage& stage : save.done_so_far.stages) stage.bytes_done = stage.bytes_total;
     save.done_so_far.bytes_done = save.done_so_far.bytes_total;
     save.progress(save.done_so_far);
   }
+  const bool compact = result.ok() && !save.compaction && !draining_ && WantsCompaction(*conversation->manifest);
   save.save_done(std::move(result));
+  if (std::exchange(conversation->save_again, false) && !draining_) {
+    SaveTurn(conversation);
+  } else if (compact && !conversation->Busy()) {
+    BeginSave(conversation, nullptr, [](auto) {}, true);
+  }
   AdmitQueued();
+  ContinueShutdown();
+}
+
+void Engine::SaveTurn(const ConversationPtr& conversation) {
+  if (conversation->Busy()) {
+    conversation->save_again = true;
+    return;
+  }
+  BeginSave(conversation, nullptr, [](auto) {});
 }
 
 }  // namespace layover

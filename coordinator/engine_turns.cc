@@ -66,46 +66,63 @@ void Engine::JournalPrompt(Turn& turn, const ReusePlan& plan) {
 }
 
 void Engine::AfterJournal(Turn& turn) {
+  turn.journalled = true;
   if (turn.cancelled || !turn.failure.ok()) {
     EndTurn(turn, turn.cancelled ? TurnEnd::kCancelled : TurnEnd::kError);
     return;
   }
-  if (turn.session == 0 && !turn.restore_first) {
-    // A stage was lost meanwhile.
-    turn.resumed = true;
-    turn.phase = TurnPhase::kQueued;
-    queue_.push_front(turn.id);
-    AdmitQueued();
-    return;
-  }
-  if (!turn.restore_first) {
+  if (turn.session != 0) {
     RunTurn(turn);
+  } else if (turn.reserves_place) {
+    BringBack(turn);
+  } else {
+    LookAgain(turn);  // a stage was lost meanwhile
+  }
+}
+
+// It needs another source than it was given, or another place.
+void Engine::LookAgain(Turn& turn) {
+  turn.phase = TurnPhase::kQueued;
+  turn.reserves_place = false;
+  turn.source_branch = nullptr;
+  queue_.push_front(turn.id);
+  AdmitQueued();
+}
+
+void Engine::BringBack(Turn& turn) {
+  turn.phase = TurnPhase::kRestoring;
+  const RestoredCallback done = [this, id = turn.id, started = Clock::now()](absl::StatusOr<RestoreResult> result, SessionId session) {
+    AfterRestore(id, started, result, session);
+  };
+  if (turn.source == ReusePlan::Source::kSaved) {
+    BeginRestore({.conversation = turn.source_conversation, .ids = turn.Target(), .prove = store_->prove, .turn = turn.id}, nullptr, done);
     return;
   }
-  turn.phase = TurnPhase::kRestoring;
-  BeginRestore(turn.conversation, nullptr, [this, id = turn.id, started = Clock::now()](absl::StatusOr<RestoreResult> result, SessionId session) {
-    AfterRestore(id, started, result, session);
-  });
+  turn.reserves_place = false;  // taken here
+  const absl::Status begun = BeginUnpark(turn.source_conversation, *turn.source_branch, turn.source_n, done);
+  if (!begun.ok()) done(begun, 0);
 }
 
 void Engine::AfterRestore(GenerationId id, Clock::time_point started, const absl::StatusOr<RestoreResult>& result,
                           SessionId session) {
   const auto found = turns_.find(id);
-  // A stage was lost meanwhile, and the turn is in the queue again.
-  if (found == turns_.end() || found->second->phase != TurnPhase::kRestoring) return;
-  Turn& turn = *found->second;
-  turn.restore_first = false;
-  turn.timings.restore_ms = MsBetween(started, Clock::now());
-  if (!result.ok()) {
-    LogWarning("request {}: not restored, reading again: {}", id, ToStd(result.status().message()));
-    session = turn.branch->session;
-    absl::StatusOr<SessionId> opened = session;
-    if (session == 0) opened = pipeline_->Open();
-    while (!opened.ok() && EvictIdle(0)) opened = pipeline_->Open();
-    if (!opened.ok()) turn.failure = Unavailable("no place for the conversation: {}", ToStd(opened.status().message()));
-    if (opened.ok()) session = *opened;
+  if (found == turns_.end() || found->second->phase != TurnPhase::kRestoring) {
+    // A stage was lost meanwhile, and the turn is in the queue again.
+    return;
   }
+  Turn& turn = *found->second;
+  turn.timings.restore_ms += MsBetween(started, Clock::now());
+  if (!result.ok() && !turn.cancelled && turn.failure.ok()) {
+    LogWarning("request {}: not brought back: {}", id, ToStd(result.status().message()));
+    // A refused image is not looked at again; whatever else went wrong must not be tried for ever.
+    turn.live_only = !(turn.source == ReusePlan::Source::kSaved && turn.source_conversation->refused);
+    LookAgain(turn);
+    return;
+  }
+  turn.reserves_place = false;
   if (session != 0) GiveSession(turn, session);
+  // Its image in RAM has done its work; another conversation's stays.
+  if (turn.source == ReusePlan::Source::kParked && turn.source_branch == turn.branch) DropParked(*turn.branch);
   if (turn.cancelled || !turn.failure.ok()) {
     EndTurn(turn, turn.cancelled ? TurnEnd::kCancelled : TurnEnd::kError);
     return;
@@ -117,7 +134,7 @@ void Engine::AfterRestore(GenerationId id, Clock::time_point started, const absl
     // What was counted on and did not come is read again.
     turn.timings.recomputed_n += turn.timings.cache_n - reused;
     turn.timings.cache_n = reused;
-    if (result.ok()) turn.timings.restored_n = reused;
+    if (turn.source == ReusePlan::Source::kSaved) turn.timings.restored_n = reused;
   }
   RunTurn(turn);
 }
@@ -225,7 +242,19 @@ void Engine::OnRunFailed(SessionId session, const absl::Status& why) {
   EndTurn(*turn, TurnEnd::kError);
 }
 
-bool Engine::OnStarved(SessionId session) { return EvictIdle(session); }
+bool Engine::OnStarved(SessionId session) { return EvictIdle(session, true); }
+
+void Engine::Probe(SessionId session, std::function<void(const Digest&)> then) {
+  const int32_t bos = parts_.tokenizer->bos_id();
+  const uint64_t probe = next_probe_++;
+  probes_[probe] = std::move(then);
+  pipeline_->Probe(probe, session, std::max(bos, 0));
+}
+
+void Engine::OnProbed(uint64_t probe, const Digest& row) {
+  const auto waiting = probes_.extract(probe);
+  if (!waiting.empty()) waiting.mapped()(row);
+}
 
 void Engine::StopTurn(Turn& turn, absl::Status why) {
   if (turn.failure.ok()) turn.failure = std::move(why);
@@ -278,13 +307,15 @@ void Engine::EndTurn(Turn& turn, TurnEnd end) {
         absl::Status status;
         if (!ids.empty()) status = files->journal->AppendGenerated(number, ids);
         const absl::Status ended = files->journal->AppendTurnEnd({.turn = number, .end = end, .fed = static_cast<int32_t>(fed)});
-        return status.ok() ? ended : status;
+        return std::pair(status.ok() ? ended : status, static_cast<int64_t>(files->journal->bound().bytes));
       },
-      [this, id = turn.id](absl::Status status) {
+      [this, id = turn.id](std::pair<absl::Status, int64_t> written) {
+        const auto& [status, journal_bytes] = written;
         if (!status.ok()) {
           parts_.metrics->JournalError();
           LogError("request {}: journal: {}", id, ToStd(status.message()));
         }
+        turns_.at(id)->conversation->journal_bytes = journal_bytes;
         ForgetTurn(id);
       });
 }
@@ -295,10 +326,11 @@ void Engine::ForgetTurn(GenerationId id) {
   if (turn->conversation != nullptr) {
     Conversation& conversation = *turn->conversation;
     --conversation.waiting_turns;
-    if (conversation.anonymous() && !conversation.Active() && conversation.trunk().session == 0) anonymous_.remove(turn->conversation);
+    const bool holds = conversation.trunk().session != 0 || conversation.trunk().parked != 0;
+    if (conversation.anonymous() && !conversation.Active() && !holds) anonymous_.remove(turn->conversation);
     if (!turn->conversation->anonymous() && store_ != nullptr) {
       SaveCatalogRow(*turn->conversation);
-      if (store_->save == SavePolicy::kTurn && turn->failure.ok()) BeginSave(turn->conversation, nullptr, [](auto) {});
+      if (store_->save == SavePolicy::kTurn && turn->failure.ok()) SaveTurn(turn->conversation);
     }
   }
   if (turn->observer != nullptr) {

@@ -40,7 +40,10 @@ struct Turn {
   std::shared_ptr<Conversation> source_conversation;
   Branch* source_branch = nullptr;
   int64_t source_n = 0;
-  bool resumed = false;                          // a stage was lost on the way; already started and journalled
+  bool reserves_place = false;                   // what is brought back will need a session
+  bool live_only = false;                        // something could not be brought back: it is not tried again
+  bool journalled = false;                       // its prompt is in the journal
+  bool resumed = false;                          // a stage was lost on the way; already started
   bool cancelled = false;
   absl::Status failure;                          // why it stops, if not by itself
 

@@ -75,7 +75,7 @@ absl::StatusOr<std::vector<GarbageFile>> FindGarbage(const std::string& store) {
 absl::StatusOr<std::vector<GarbageFile>> CollectGarbage(const std::string& store) {
   ASSIGN_OR_RETURN(const SegmentNames names, SegmentNames::Collect(store));
   RETURN_IF_ERROR(CheckReadable(names, store));
-  ASSIGN_OR_RETURN(std::map<std::string, uint64_t> gone, AllFiles(store));
+  ASSIGN_OR_RETURN(auto gone, AllFiles(store));
   RETURN_IF_ERROR(CleanStore(store).status());
   ASSIGN_OR_RETURN(const auto left, AllFiles(store));
   for (const auto& [file, bytes] : left) gone.erase(file);

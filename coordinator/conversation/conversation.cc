@@ -11,6 +11,18 @@ bool Conversation::Active() const {
          std::any_of(branches.begin(), branches.end(), [](const auto& branch) { return branch->running != nullptr; });
 }
 
+void Conversation::TakeManifest(std::shared_ptr<const Manifest> newest, std::span<const int32_t> trunk_ids) {
+  manifest = std::move(newest);
+  const size_t page = limits::kPageTokens;
+  head = trunk_ids.size() >= page ? DigestOfTokens(trunk_ids.first(page)) : Digest();
+}
+
+int64_t Conversation::MetaBytes() const {
+  constexpr auto kBlock = static_cast<int64_t>(limits::kBlockBytes);
+  const auto blocks = [](int64_t bytes) { return (bytes + kBlock - 1) / kBlock * kBlock; };
+  return journal_bytes + manifest_bytes == 0 ? 0 : blocks(journal_bytes) + blocks(manifest_bytes) + kBlock;
+}
+
 int64_t Conversation::OwnBytes() const {
   int64_t bytes = 0;
   if (manifest == nullptr) return 0;
@@ -18,6 +30,16 @@ int64_t Conversation::OwnBytes() const {
     if (segment.folder.empty()) bytes += static_cast<int64_t>(segment.bytes);
   }
   return bytes;
+}
+
+std::vector<SegmentInfo> SegmentsOf(const Manifest& manifest) {
+  std::vector<SegmentInfo> segments;
+  for (const ManifestSegment& segment : manifest.segments) {
+    segments.push_back({.file = segment.Path(), .stage = segment.stage, .generation = segment.generation,
+                        .layer_begin = segment.layer_begin, .layer_end = segment.layer_end,
+                        .bytes = static_cast<int64_t>(segment.bytes), .live_bytes = static_cast<int64_t>(segment.live_bytes)});
+  }
+  return segments;
 }
 
 int64_t CommonPrefix(std::span<const int32_t> a, std::span<const int32_t> b) {
@@ -30,7 +52,7 @@ int64_t UsableSaved(const SavedBranch& saved, std::span<const int32_t> prompt) {
   return common == saved.n_tokens ? common : common / limits::kPageTokens * limits::kPageTokens;
 }
 
-ReusePlan PlanReuse(const Conversation& conversation, std::span<const int32_t> prompt,
+ReusePlan PlanReuse(const Conversation& conversation, std::span<const int32_t> prompt, bool live_only,
                     const std::function<std::span<const int32_t>(const Branch&)>& live_tokens) {
   const auto most = static_cast<int64_t>(prompt.size()) - 1;
   ReusePlan plan;
@@ -54,10 +76,10 @@ ReusePlan PlanReuse(const Conversation& conversation, std::span<const int32_t> p
     if (branch->session != 0) offer(Source::kLive, branch.get(), CommonPrefix(live_tokens(*branch), prompt));
   }
   for (const auto& branch : conversation.branches) {
-    if (branch->parked != 0) offer(Source::kParked, branch.get(), CommonPrefix(branch->parked_path, prompt));
+    if (branch->parked != 0 && !live_only) offer(Source::kParked, branch.get(), CommonPrefix(branch->parked_path, prompt));
   }
   for (const auto& branch : conversation.branches) {
-    if (!conversation.refused && branch->saved.n_tokens > 0) offer(Source::kSaved, branch.get(), UsableSaved(branch->saved, prompt));
+    if (!live_only && !conversation.refused && branch->saved.n_tokens > 0) offer(Source::kSaved, branch.get(), UsableSaved(branch->saved, prompt));
   }
   if (plan.branch == nullptr) return plan;
   // An edit near the end replaces what it changes; a prompt that keeps less than half of the path is another line.

@@ -41,6 +41,9 @@ struct Branch {
   uint64_t session = 0;          // live on the stages; 0: not
   uint64_t parked = 0;           // the number of its image in the stages' RAM; 0: none
   std::vector<int32_t> parked_path;  // tokens of that image
+  int64_t parked_bytes = 0;      // of host memory, over all stages
+  std::optional<Digest> parked_proof;  // the probe row after that image
+  bool moving = false;           // its session is being parked, or saved to make room
   Turn* running = nullptr;       // the turn that extends it now
   int64_t last_used_ms = 0;      // monotonic
   SavedBranch saved;
@@ -61,10 +64,15 @@ struct Conversation {
   bool refused = false;          // a restore failed: requests do not try it again before the next save
   int64_t next_generation = 1;
   bool saving = false;
-  bool restoring = false;        // its image is being read
+  bool save_again = false;       // a turn ended meanwhile, and the policy saves every turn
+  int restoring = 0;             // how many read its image
+  bool switching = false;        // a restore that was asked for will replace the trunk's session
   bool deleting = false;
+  bool stuck = false;            // its image could not be given up
   int waiting_turns = 0;         // admitted or queued, not ended
 
+  int64_t journal_bytes = 0;     // on disk
+  int64_t manifest_bytes = 0;
   int64_t journalled_n = 0;      // tokens of the trunk in the journal, also while not loaded
   Digest head;                   // of the saved trunk's first page of ids: who may share it, before the journal is read
   int64_t created_at = 0;        // Unix seconds
@@ -78,11 +86,17 @@ struct Conversation {
   Branch& trunk() { return *branches.front(); }
   const Branch& trunk() const { return *branches.front(); }
   bool Active() const;           // a turn runs on some branch, or waits
-  bool Busy() const { return saving || restoring || deleting || loading; }
+  bool Busy() const { return saving || restoring > 0 || switching || deleting || loading; }
   // Whether the newest generation holds state (one whose image was given up holds none).
   bool HasImage() const { return manifest != nullptr && manifest->n_tokens > 0; }
+  // The newest generation, and the ids that its trunk begins with.
+  void TakeManifest(std::shared_ptr<const Manifest> newest, std::span<const int32_t> trunk_ids);
+  int64_t MetaBytes() const;     // of journal, manifest and folder, in whole blocks
   int64_t OwnBytes() const;      // of the segments in its own folder that the manifest names
 };
+
+// What `show` lists.
+std::vector<SegmentInfo> SegmentsOf(const Manifest& manifest);
 
 // Tokens that two sequences share from their beginning.
 int64_t CommonPrefix(std::span<const int32_t> a, std::span<const int32_t> b);
@@ -105,7 +119,8 @@ struct ReusePlan {
 
 // `live_tokens(branch)`: tokens of the branch's live session. The last token of a prompt is always fed again, so that
 // there are logits: reuse ends one before it.
-ReusePlan PlanReuse(const Conversation& conversation, std::span<const int32_t> prompt,
+// `live_only`: nothing parked or saved is looked at.
+ReusePlan PlanReuse(const Conversation& conversation, std::span<const int32_t> prompt, bool live_only,
                     const std::function<std::span<const int32_t>(const Branch&)>& live_tokens);
 
 }  // namespace layover

@@ -71,15 +71,17 @@ SavePlan PlanSave(const Manifest* previous, int64_t generation, std::span<const 
   for (const BranchState& state : states) {
     const auto number = static_cast<int32_t>(plan.branches.size());
     const SavedBranch& own = state.branch->saved;
-    // What is saved and only cut short or not live in memory stays as it is; a path that was cut back does not.
-    const bool keeps = !whole && own.n_tokens > 0 && own.n_tokens <= static_cast<int64_t>(state.branch->path.size()) &&
-                       CommonPrefix(own.path, state.branch->path) == own.n_tokens;
-    const bool is_less = static_cast<int64_t>(state.tokens.size()) <= own.n_tokens;
-    const std::span<const int32_t> tokens = keeps && is_less ? std::span<const int32_t>(own.path) : state.tokens;
+    // What is saved beyond what is in memory stays as it is, as far as the branch still goes that way.
+    const int64_t kept = UsableSaved(own, state.branch->path);
+    const bool stays = static_cast<int64_t>(state.tokens.size()) < kept;
+    const auto tokens = stays ? std::span<const int32_t>(own.path).first(static_cast<size_t>(kept)) : state.tokens;
     if (tokens.empty()) continue;
 
     Base base;
-    if (!whole) {
+    if (whole && stays) {
+      // It is on disk only: nobody here can write it anew.
+      base = {kept, CutChain(own.chain, kept)};
+    } else if (!whole) {
       for (const BranchState& other : states) {
         if (other.branch->saved.n_tokens > 0) Offer(tokens, other.branch->saved.path, other.branch->saved.chain, limits::kMaxContextTokens, &base);
       }

@@ -44,7 +44,7 @@ struct SavePlan {
   int64_t new_tokens = 0;                     // rows to write, over all cuts
 };
 
-// `whole`: write everything anew and name nothing old (compaction). `states`: the trunk first; branches that hold
+// `whole`: write everything anew that is in memory, and name nothing old for it (compaction). `states`: the trunk first; branches that hold
 // nothing and have nothing saved are left out by the caller.
 SavePlan PlanSave(const Manifest* previous, int64_t generation, std::span<const BranchState> states,
                   const SharedImage* shared, bool whole);

@@ -24,13 +24,15 @@ ConversationInfo InfoOf(const ConversationImage& image) {
     info.last_error = std::string(image.journal_status.message());
   }
   if (image.manifest_status.ok()) {
-    const SavedImage saved = SavedImageOf(*image.manifest);
-    info.state = ConversationState::kSaved;
-    info.generation = saved.generation;
-    info.saved_n_tokens = saved.n_tokens;
-    info.bytes_disk = saved.bytes;
-    info.segments = saved.segments;
-    info.branches = static_cast<int>(image.manifest->branches.size());
+    const Manifest& manifest = *image.manifest;
+    if (manifest.n_tokens > 0) info.state = ConversationState::kSaved;
+    info.generation = manifest.generation;
+    info.saved_n_tokens = manifest.n_tokens;
+    for (const ManifestSegment& segment : manifest.segments) {
+      if (segment.folder.empty()) info.bytes_disk += static_cast<int64_t>(segment.bytes);
+    }
+    info.segments = SegmentsOf(manifest);
+    info.branches = static_cast<int>(manifest.branches.size());
     info.identity = image.manifest->identity.combined.Hex();
     info.last_used_at = std::max(info.last_used_at, image.manifest->saved_at);
   } else if (!absl::IsNotFound(image.manifest_status)) {

@@ -1,0 +1,206 @@
+// Forks and rewinds: what a conversation's line of tokens is, in the journal first, then in memory.
+#include <algorithm>
+
+#include "common/log.h"
+#include "common/status.h"
+#include "common/storage/file_names.h"
+#include "coordinator/clocks.h"
+#include "coordinator/engine.h"
+
+namespace layover {
+
+void Engine::Rewind(std::string owner, std::string id, int64_t to, Callback<RewindResult> done) {
+  inbox_.Put([this, owner, id, to, done = std::move(done)] {
+    WithLoaded(owner, id, done, [this, to, done](const ConversationPtr& conversation) {
+      if (const absl::Status rest = CheckAtRest(*conversation); !rest.ok()) {
+        done(rest);
+        return;
+      }
+      Branch& trunk = conversation->trunk();
+      const auto length = static_cast<int64_t>(trunk.path.size());
+      if (to < 0 || to > length) {
+        done(InvalidArgument("to: {} is not in [0, {}], the tokens of conversation {}", to, length, conversation->id));
+        return;
+      }
+      if (to == length) {
+        done(RewindResult{conversation->id, to});
+        return;
+      }
+      if (trunk.session != 0) CutOrClose(*conversation, trunk, to);
+      trunk.path.resize(static_cast<size_t>(to));
+      trunk.fed = std::min(trunk.fed, to);
+      conversation->journalled_n = to;
+      if (store_ == nullptr || conversation->files == nullptr || conversation->files->journal == nullptr || trunk.turn == kNoTurn) {
+        done(RewindResult{conversation->id, to});
+        return;
+      }
+      conversation->switching = true;
+      store_thread_->Do(
+          [files = conversation->files, turn = trunk.turn, to] { return files->journal->AppendRewind(turn, static_cast<int32_t>(to)); },
+          [this, conversation, to, done](absl::Status status) {
+            conversation->switching = false;
+            if (!status.ok()) {
+              parts_.metrics->JournalError();
+              LogError("conversation {}: journal: {}", conversation->folder, ToStd(status.message()));
+            }
+            done(RewindResult{conversation->id, to});
+            AdmitQueued();
+          });
+    });
+  });
+}
+
+// The deepest state at or before `length` stays live.
+void Engine::CutOrClose(Conversation& conversation, Branch& branch, int64_t length) {
+  if (can_truncate_ && length > 0) {
+    CutSession(branch.session, std::min(length, static_cast<int64_t>(pipeline_->tokens(branch.session).size())));
+  } else {
+    CloseBranch(conversation, branch);
+  }
+}
+
+void Engine::Fork(std::string owner, std::string id, std::string new_id, Callback<ConversationInfo> done) {
+  inbox_.Put([this, owner, id, new_id, done = std::move(done)] {
+    if (draining_) {
+      done(Unavailable("the server is shutting down"));
+      return;
+    }
+    WithLoaded(owner, id, done, [this, new_id, done](const ConversationPtr& source) { ForkInto(source, new_id, done); });
+  });
+}
+
+// The image of the source, named by another manifest: nothing is copied.
+Manifest Engine::ForkManifest(const Conversation& source, const Conversation& target) const {
+  Manifest manifest = *source.manifest;
+  const Branch& trunk = source.trunk();
+  const auto saved = std::find_if(manifest.branches.begin(), manifest.branches.end(), [&](const ManifestBranch& branch) {
+    return branch.n_tokens == trunk.saved.n_tokens && branch.chain == trunk.saved.chain;
+  });
+  ManifestBranch branch = saved == manifest.branches.end() ? manifest.branches.front() : *saved;
+  branch.branch = 0;
+  branch.parent = -1;
+  branch.fork_position = 0;
+  if (saved != manifest.branches.begin()) manifest.proof.reset();  // it is of the source's first branch
+  for (ChainLink& link : branch.chain) {
+    if (link.folder.empty()) link.folder = source.folder;
+  }
+  manifest.id = target.id;
+  manifest.owner = target.owner;
+  manifest.generation = 1;
+  manifest.n_tokens = branch.n_tokens;
+  manifest.prefix = branch.prefix;
+  manifest.created_at = target.created_at;
+  manifest.saved_at = UnixSeconds();
+  for (ManifestSegment& segment : manifest.segments) {
+    if (segment.folder.empty()) segment.folder = source.folder;
+  }
+  std::erase_if(manifest.segments, [&](const ManifestSegment& segment) {
+    return std::none_of(branch.chain.begin(), branch.chain.end(), [&](const ChainLink& link) {
+      return link.folder == segment.folder && link.generation == segment.generation;
+    });
+  });
+  manifest.branches = {std::move(branch)};
+  CountLive(&manifest, [this](int layer) { return TokenBytes(layer); });
+  return manifest;
+}
+
+void Engine::ForkInto(const ConversationPtr& source, const std::string& new_id, Callback<ConversationInfo> done) {
+  if (Find(source->owner, new_id) != nullptr) {
+    done(Aborted("there is a conversation {} already", new_id));
+    return;
+  }
+  if (source->deleting || source->switching) {
+    done(Aborted("conversation {} is in use", source->id));
+    return;
+  }
+  const Branch& trunk = source->trunk();
+  if (trunk.path.empty()) {
+    done(FailedPrecondition("conversation {} holds no tokens", source->id));
+    return;
+  }
+  auto fork = std::make_shared<Conversation>();
+  fork->owner = source->owner;
+  fork->id = new_id;
+  fork->folder = ConversationFolder(fork->owner, new_id);
+  fork->created_at = UnixSeconds();
+  fork->last_used_at = fork->created_at;
+  fork->files = std::make_shared<ConversationFiles>();
+  fork->loaded = true;
+  fork->branches.push_back(std::make_unique<Branch>());
+  Branch& line = fork->trunk();
+  // What runs right now belongs to the source alone: the fork takes what is fed and known.
+  line.path = trunk.path;
+  line.fed = std::min(trunk.fed, static_cast<int64_t>(trunk.path.size()));
+  line.last_used_ms = SteadyMs();
+  line.shared_with = source->folder;
+  line.shared_n = line.fed;
+  fork->journalled_n = static_cast<int64_t>(line.path.size());
+  if (trunk.session != 0 && stages_->up() && FreePlaces() > 0) {
+    const int64_t n = std::min(CommonPrefix(pipeline_->tokens(trunk.session), line.path), fork->journalled_n);
+    const bool whole = n == static_cast<int64_t>(pipeline_->tokens(trunk.session).size());
+    if (n > 0 && (can_truncate_ || whole)) {
+      if (const auto session = pipeline_->Fork(trunk.session, n); session.ok()) line.session = *session;
+    }
+  }
+  conversations_[{fork->owner, new_id}] = fork;
+  if (store_ == nullptr) {
+    done(InfoOf(*fork, true));
+    return;
+  }
+  ForkFiles files{.store = store_->dir, .fresh = {.owner = fork->owner, .id = new_id, .time_ms = UnixMs()}, .path = line.path,
+                  .fed = static_cast<int32_t>(line.fed)};
+  if (source->HasImage() && trunk.saved.n_tokens > 0 && CommonPrefix(trunk.saved.path, line.path) == trunk.saved.n_tokens) {
+    files.manifest = ForkManifest(*source, *fork);
+    fork->next_generation = 2;
+  }
+  fork->switching = true;
+  struct Written {
+    absl::Status status;
+    Published published;
+  };
+  store_thread_->Do(
+      [this, files = std::move(files), keep = fork->files, folder = fork->folder]() -> Written {
+        auto journal = Journal::Create(files.store, files.fresh);
+        if (!journal.ok()) return {.status = journal.status()};
+        keep->journal = std::move(*journal);
+        absl::Status status = keep->journal->AppendPrompt({.time_ms = files.fresh.time_ms, .ids = files.path});
+        if (status.ok()) status = keep->journal->AppendTurnEnd({.turn = 0, .end = TurnEnd::kStop, .fed = files.fed});
+        Written written{.status = status};
+        if (status.ok() && files.manifest.has_value()) {
+          written.published = PublishManifest(files.store, folder, *files.manifest, *keep->journal);
+        }
+        return written;
+      },
+      [this, fork, source, done](Written written) { TakeFork(fork, source, written.status, written.published, done); });
+}
+
+void Engine::TakeFork(const ConversationPtr& fork, const ConversationPtr& source, const absl::Status& status,
+                      const Published& published, const Callback<ConversationInfo>& done) {
+  fork->switching = false;
+  Branch& line = fork->trunk();
+  if (!status.ok()) {
+    CloseBranch(*fork, line);
+    conversations_.erase({fork->owner, fork->id});
+    done(status);
+    AdmitQueued();
+    return;
+  }
+  line.turn = 0;
+  if (published.manifest != nullptr && published.outcome.status.ok()) {
+    const ManifestBranch& branch = published.manifest->branches.front();
+    line.saved.n_tokens = branch.n_tokens;
+    line.saved.path.assign(line.path.begin(), line.path.begin() + branch.n_tokens);
+    line.saved.chain = branch.chain;
+    fork->manifest_bytes = published.manifest_bytes;
+    fork->TakeManifest(published.manifest, line.saved.path);
+  } else if (!published.outcome.status.ok()) {
+    // The journal holds every token; only the image is not shared.
+    fork->last_error = std::string(published.outcome.status.message());
+  }
+  LogInfo("conversation {}: a fork of {}, {} tokens", fork->folder, source->folder, fork->journalled_n);
+  SaveCatalogRow(*fork);
+  done(InfoOf(*fork, true));
+  AdmitQueued();
+}
+
+}  // namespace layover
