@@ -87,7 +87,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   // Which state of `conversation` is wanted back.
   struct RestoreWish {
     ConversationPtr conversation;
-    std::vector<int32_t> ids;                  // as much of these as the image holds; empty: the trunk, whole
+    std::vector<int32_t> ids;                  // as much of these as the image holds, and the rest of a page; empty: the trunk
     bool prove = false;
     GenerationId turn = 0;                     // whose reserved place it takes; 0: none
   };

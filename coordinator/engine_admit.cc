@@ -282,7 +282,7 @@ bool Engine::OfferSharedHeads(const Turn& turn, const std::vector<int32_t>& targ
       return;
     }
     for (const auto& branch : other->branches) {
-      if (branch->saved.n_tokens > 0) offer(ReusePlan::Source::kSaved, other, branch.get(), UsableSaved(branch->saved, target));
+      if (branch->saved.n_tokens > 0) offer(ReusePlan::Source::kSaved, other, branch.get(), CommonPrefix(branch->saved.path, target));
     }
   };
   for (const auto& [key, conversation] : conversations_) look(conversation);

@@ -27,7 +27,7 @@ struct Wanted {
   std::vector<int32_t> ids;
 };
 
-// The branch that serves `ids` furthest; the trunk, whole, if there are none. The ids are the journal's, of any turn, that
+// The branch that serves `ids` furthest, perhaps a little beyond; the trunk, whole, if there are none. The ids are the journal's, of any turn, that
 // have the manifest's digest.
 absl::StatusOr<Wanted> FindWanted(const ConversationImage& image, std::span<const int32_t> ids) {
   const JournalState& state = image.journal.state;
@@ -42,8 +42,8 @@ absl::StatusOr<Wanted> FindWanted(const ConversationImage& image, std::span<cons
     }
     std::vector<int32_t> path = state.PathIds(turn, branch.n_tokens);
     if (!ids.empty()) {
-      const int64_t usable = UsableSaved({.n_tokens = branch.n_tokens, .path = path}, ids);
-      path.resize(static_cast<size_t>(usable));
+      const int64_t rows = RowsToRead({.n_tokens = branch.n_tokens, .path = path}, ids);
+      path.resize(static_cast<size_t>(rows));
     }
     if (path.size() > wanted.ids.size()) wanted = {&branch, std::move(path)};
     if (ids.empty()) break;

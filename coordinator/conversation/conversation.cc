@@ -47,8 +47,13 @@ int64_t CommonPrefix(std::span<const int32_t> a, std::span<const int32_t> b) {
   return std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n), b.begin()).first - a.begin();
 }
 
-int64_t UsableSaved(const SavedBranch& saved, std::span<const int32_t> prompt) {
-  const int64_t common = CommonPrefix(saved.path, prompt);
+int64_t RowsToRead(const SavedBranch& saved, std::span<const int32_t> prompt) {
+  constexpr int64_t kPage = limits::kPageTokens;
+  return std::min(saved.n_tokens, (CommonPrefix(saved.path, prompt) + kPage - 1) / kPage * kPage);
+}
+
+int64_t RowsToName(const SavedBranch& saved, std::span<const int32_t> path) {
+  const int64_t common = CommonPrefix(saved.path, path);
   return common == saved.n_tokens ? common : common / limits::kPageTokens * limits::kPageTokens;
 }
 
@@ -79,7 +84,7 @@ ReusePlan PlanReuse(const Conversation& conversation, std::span<const int32_t> p
     if (branch->parked != 0 && !live_only) offer(Source::kParked, branch.get(), CommonPrefix(branch->parked_path, prompt));
   }
   for (const auto& branch : conversation.branches) {
-    if (!live_only && !conversation.refused && branch->saved.n_tokens > 0) offer(Source::kSaved, branch.get(), UsableSaved(branch->saved, prompt));
+    if (!live_only && !conversation.refused && branch->saved.n_tokens > 0) offer(Source::kSaved, branch.get(), CommonPrefix(branch->saved.path, prompt));
   }
   if (plan.branch == nullptr) return plan;
   // An edit near the end replaces what it changes; a prompt that keeps less than half of the path is another line.

@@ -101,8 +101,11 @@ std::vector<SegmentInfo> SegmentsOf(const Manifest& manifest);
 // Tokens that two sequences share from their beginning.
 int64_t CommonPrefix(std::span<const int32_t> a, std::span<const int32_t> b);
 
-// How much of a saved branch a prompt can use: all of it, or whole pages up to where they part.
-int64_t UsableSaved(const SavedBranch& saved, std::span<const int32_t> prompt);
+// A record is proved by all of its ids, and none crosses a page. So what a prompt shares with a saved branch is read up to
+// the end of the last page that it touches (and cut afterwards) ...
+int64_t RowsToRead(const SavedBranch& saved, std::span<const int32_t> prompt);
+// ... and another image can name what it shares as a whole, or up to a page's beginning.
+int64_t RowsToName(const SavedBranch& saved, std::span<const int32_t> path);
 
 // How a prompt is served from what a conversation holds (invariant 9: an id is a hint; only equal tokens are reused).
 // The deepest source wins; live before parked before saved where they are equal.

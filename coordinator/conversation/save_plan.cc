@@ -72,7 +72,7 @@ SavePlan PlanSave(const Manifest* previous, int64_t generation, std::span<const 
     const auto number = static_cast<int32_t>(plan.branches.size());
     const SavedBranch& own = state.branch->saved;
     // What is saved beyond what is in memory stays as it is, as far as the branch still goes that way.
-    const int64_t kept = UsableSaved(own, state.branch->path);
+    const int64_t kept = RowsToName(own, state.branch->path);
     const bool stays = static_cast<int64_t>(state.tokens.size()) < kept;
     const auto tokens = stays ? std::span<const int32_t>(own.path).first(static_cast<size_t>(kept)) : state.tokens;
     if (tokens.empty()) continue;
