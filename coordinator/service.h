@@ -109,6 +109,14 @@ struct Divergence {
 
 enum class ConversationState { kActive, kIdle, kParked, kSaved, kSaving, kRestoring };
 
+struct BranchInfo {
+  int64_t n_tokens = 0;              // journalled
+  int64_t fork_position = 0;         // tokens shared with the branch that it left; 0: the trunk
+  int64_t saved_n_tokens = 0;
+  ConversationState state = ConversationState::kIdle;
+  std::vector<int64_t> checkpoints;  // positions it can go back to besides its end, ascending, in whatever tier
+};
+
 struct ConversationInfo {
   std::string id;
   ConversationState state = ConversationState::kIdle;
@@ -125,6 +133,7 @@ struct ConversationInfo {
   std::string identity;        // hex of the combined identity digest
   std::string last_error;
   // Only in `show`:
+  std::vector<BranchInfo> branch_list;  // the trunk first
   std::vector<SegmentInfo> segments;
   std::optional<std::pair<int64_t, int64_t>> last_save;  // bytes written, bytes kept
   std::optional<Divergence> divergence;
