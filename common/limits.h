@@ -65,6 +65,7 @@ inline constexpr int kPingIntervalMs = 5'000;
 inline constexpr int kMaxJsonDepth = 64;
 inline constexpr int kMaxQueuedRequests = 256;
 inline constexpr int kMaxConversationIdBytes = 256;
+inline constexpr size_t kMaxSlotFilenameBytes = 255;     // as llama-server has it, and file systems
 inline constexpr size_t kMaxKeysFileBytes = kMiB;
 inline constexpr int kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopStringBytes = 1024;

@@ -1,6 +1,8 @@
 #include "coordinator/metrics.h"
 
 #include <array>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "common/check.h"
@@ -51,6 +53,20 @@ std::vector<Counter*> PerStage(Family<Counter>& family, int n_stages) {
   return out;
 }
 
+constexpr std::array<const char*, 2> kVerbs = {"save", "restore"};
+
+// [verb][stage]
+using VerbStageGauges = std::array<std::vector<Gauge*>, kVerbs.size()>;
+VerbStageGauges PerVerbAndStage(Family<Gauge>& family, int n_stages) {
+  VerbStageGauges out;
+  for (size_t verb = 0; verb < kVerbs.size(); ++verb) {
+    for (int stage = 0; stage < n_stages; ++stage) {
+      out[verb].push_back(&family.Add({{"verb", kVerbs[verb]}, {"stage", std::to_string(stage)}}));
+    }
+  }
+  return out;
+}
+
 constexpr std::array<const char*, 3> kPhases = {"queued", "prefill", "decode"};
 constexpr std::array<const char*, 3> kResults = {"ok", "refused", "failed"};
 constexpr std::array<const char*, 3> kTiers = {"device", "host", "disk"};
@@ -62,6 +78,7 @@ constexpr std::array<const char*, 4> kPromptKinds = {"cached", "restored", "reco
 // In declaration order: the registry first, since everything else lives in it.
 struct Metrics::Series {
   explicit Series(int n_stages);
+  void SetTransferGauges();  // with transfers_mutex held
 
   Registry registry;
   Gauge& running;
@@ -73,6 +90,11 @@ struct Metrics::Series {
   Family<Counter>& http_requests;
   std::vector<Counter*> stage_read;
   std::vector<Counter*> stage_written;
+  std::mutex transfers_mutex;
+  std::map<uint64_t, TransferProgress> transfers;  // in flight, by number; guarded by transfers_mutex
+  std::array<Gauge*, kVerbs.size()> transfers_running;
+  VerbStageGauges transfer_done;
+  VerbStageGauges transfer_total;
   std::array<Counter*, 3> saves;
   std::array<Counter*, 3> restores;
   std::array<Counter*, 3> evictions;
@@ -108,6 +130,14 @@ Metrics::Series::Series(int n_stages)
       stage_written(PerStage(
           CounterFamily(registry, "layover_stage_store_written_bytes_total", "Bytes that a stage wrote to its store"),
           n_stages)),
+      transfers_running(
+          Labelled(GaugeFamily(registry, "layover_transfers_running", "Saves and restores in flight"), "verb", kVerbs)),
+      transfer_done(PerVerbAndStage(
+          GaugeFamily(registry, "layover_transfer_bytes_done", "Bytes that the transfers in flight have moved"),
+          n_stages)),
+      transfer_total(PerVerbAndStage(
+          GaugeFamily(registry, "layover_transfer_bytes_total", "Bytes that the transfers in flight have to move"),
+          n_stages)),
       saves(Labelled(CounterFamily(registry, "layover_saves_total", "Saves by result"), "result", kResults)),
       restores(Labelled(CounterFamily(registry, "layover_restores_total", "Restores by result"), "result", kResults)),
       evictions(Labelled(CounterFamily(registry, "layover_evictions_total", "Conversations moved out of a tier"),
@@ -130,7 +160,30 @@ Metrics::Series::Series(int n_stages)
       save_seconds(OneHistogram(registry, "layover_save_seconds", "Duration of saves", kLatencySeconds)),
       restore_seconds(OneHistogram(registry, "layover_restore_seconds", "Duration of restores", kLatencySeconds)),
       prompt_size(OneHistogram(registry, "layover_request_prompt_tokens", "Prompt tokens of a request", kTokenCounts)),
-      output_size(OneHistogram(registry, "layover_request_output_tokens", "Generated tokens of a request", kTokenCounts)) {}
+      output_size(
+          OneHistogram(registry, "layover_request_output_tokens", "Generated tokens of a request", kTokenCounts)) {}
+
+void Metrics::Series::SetTransferGauges() {
+  for (size_t verb = 0; verb < kVerbs.size(); ++verb) {
+    const size_t n_stages = transfer_done[verb].size();
+    int in_flight = 0;
+    std::vector<int64_t> done(n_stages);
+    std::vector<int64_t> total(n_stages);
+    for (const auto& [number, transfer] : transfers) {
+      if (transfer.verb != kVerbs[verb]) continue;
+      ++in_flight;
+      for (const TransferProgress::Stage& stage : transfer.stages) {
+        done[static_cast<size_t>(stage.stage)] += stage.bytes_done;
+        total[static_cast<size_t>(stage.stage)] += stage.bytes_total;
+      }
+    }
+    transfers_running[verb]->Set(in_flight);
+    for (size_t stage = 0; stage < n_stages; ++stage) {
+      transfer_done[verb][stage]->Set(static_cast<double>(done[stage]));
+      transfer_total[verb][stage]->Set(static_cast<double>(total[stage]));
+    }
+  }
+}
 
 Metrics::Metrics(int n_stages) : series_(std::make_unique<Series>(n_stages)) {}
 Metrics::~Metrics() = default;
@@ -184,6 +237,20 @@ void Metrics::AddStageReadBytes(int stage, int64_t bytes) {
 void Metrics::AddStageWrittenBytes(int stage, int64_t bytes) {
   LAYOVER_CHECK(stage >= 0 && static_cast<size_t>(stage) < series_->stage_written.size());
   series_->stage_written[static_cast<size_t>(stage)]->Increment(static_cast<double>(bytes));
+}
+
+void Metrics::TransferMoved(uint64_t number, const TransferProgress& progress) {
+  for (const TransferProgress::Stage& stage : progress.stages) {
+    LAYOVER_CHECK(stage.stage >= 0 && static_cast<size_t>(stage.stage) < series_->stage_read.size());
+  }
+  std::lock_guard lock(series_->transfers_mutex);
+  series_->transfers.insert_or_assign(number, progress);
+  series_->SetTransferGauges();
+}
+
+void Metrics::TransferEnded(uint64_t number) {
+  std::lock_guard lock(series_->transfers_mutex);
+  if (series_->transfers.erase(number) > 0) series_->SetTransferGauges();
 }
 
 void Metrics::SaveDone(TransferResult result, double seconds) {

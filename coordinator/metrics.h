@@ -42,6 +42,10 @@ class Metrics {
   // --- State on disk and in memory.
   void AddStageReadBytes(int stage, int64_t bytes);
   void AddStageWrittenBytes(int stage, int64_t bytes);
+  // How far a save or restore in flight has come, as the engine numbers them; told again whenever it moves. The gauges
+  // are sums over all that have not ended.
+  void TransferMoved(uint64_t number, const TransferProgress& progress);
+  void TransferEnded(uint64_t number);
   void SaveDone(TransferResult result, double seconds);
   void RestoreDone(TransferResult result, double seconds);
   void Evicted(StateTier tier);

@@ -50,7 +50,7 @@ ExitCode ExitCodeOf(const HttpReply& reply) {
   if (reply.status >= 200 && reply.status < 300) return kDone;
   if (reply.status == 404) return kNotFound;
   if (reply.status == 422) return kRefused;
-  if (reply.status == 409) return TextOf(ErrorOf(reply), "code") == "conversation_busy" ? kFailed : kRefused;
+  if (reply.status == 409) return TextOf(ErrorOf(reply), "code") == "identity_mismatch" ? kRefused : kFailed;
   if (reply.status == 503) return kNotReady;
   return kFailed;
 }

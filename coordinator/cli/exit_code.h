@@ -11,7 +11,7 @@ enum ExitCode : int { kDone = 0, kFailed = 1, kUsage = 2, kNotFound = 3, kRefuse
 
 // Of an engine's or a client's status: as HTTP would answer it.
 ExitCode ExitCodeOf(const absl::Status& status);
-// Of a server's reply. A 409 is a refusal (4) unless it only says that the conversation is busy (1).
+// Of a server's reply. A 409 is a refusal (4) where the identity differs; that something is busy or there already is 1.
 ExitCode ExitCodeOf(const HttpReply& reply);
 
 // Prints the error, on stderr and with `json` as {"error": {...}} on stdout too; returns its exit code.

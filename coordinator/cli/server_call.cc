@@ -32,6 +32,32 @@ int64_t Number(const ordered_json& object, const char* key) {
   return found != object.end() && found->is_number() ? found->get<int64_t>() : 0;
 }
 
+// What only `show` has; null where it is missing or null.
+const ordered_json* Detail(const ordered_json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+// "[1 2 3]"
+std::string Numbers(const ordered_json& object, const char* key) {
+  std::string out;
+  if (const ordered_json* list = Detail(object, key); list != nullptr) {
+    for (const ordered_json& number : *list) out += (out.empty() ? "" : " ") + ToText(number);
+  }
+  return "[" + out + "]";
+}
+
+void ShowLine(std::string_view key, std::string_view value) {
+  fmt::print("{:<15} {}\n", key, value);
+}
+
+std::string BranchText(const ordered_json& branch) {
+  const int64_t fork = Number(branch, "fork_position");
+  return fmt::format("{} tokens{}, {} saved, {}, checkpoints {}", Number(branch, "n_tokens"),
+                     fork > 0 ? fmt::format(" ({} shared)", fork) : "", Number(branch, "saved_n_tokens"),
+                     Member(branch, "state"), Numbers(branch, "checkpoints"));
+}
+
 }  // namespace
 
 absl::StatusOr<HttpClient> ClientOf(const ClientOptions& options) {
@@ -77,20 +103,29 @@ void ShowConversationList(const ordered_json& list) {
 }
 
 void ShowConversation(const ordered_json& one) {
-  for (const char* key : {"id", "state", "n_tokens", "saved_n_tokens", "generation", "branches", "pinned", "identity",
-                          "last_error", "last_save", "divergence"}) {
-    fmt::print("{:<15} {}\n", key, Member(one, key));
+  for (const char* key :
+       {"id", "state", "n_tokens", "saved_n_tokens", "generation", "branches", "pinned", "identity", "last_error"}) {
+    ShowLine(key, Member(one, key));
   }
-  for (const char* key : {"bytes_device", "bytes_host", "bytes_disk"}) {
-    fmt::print("{:<15} {}\n", key, BytesText(Number(one, key)));
+  for (const char* key : {"bytes_device", "bytes_host", "bytes_disk"}) ShowLine(key, BytesText(Number(one, key)));
+  for (const char* key : {"created_at", "last_used_at"}) ShowLine(key, TimeText(Number(one, key)));
+  if (const ordered_json* save = Detail(one, "last_save"); save != nullptr) {
+    ShowLine("last_save", fmt::format("{} written, {} kept", BytesText(Number(*save, "bytes_written")),
+                                      BytesText(Number(*save, "bytes_kept"))));
   }
-  for (const char* key : {"created_at", "last_used_at"}) fmt::print("{:<15} {}\n", key, TimeText(Number(one, key)));
-  const auto segments = one.find("segments");
-  if (segments == one.end()) return;
-  for (const ordered_json& segment : *segments) {
-    fmt::print("segment         {}  stage {}  layers {}  {}, {} in use\n", Member(segment, "file"),
-               Member(segment, "stage"), Member(segment, "layers"), BytesText(Number(segment, "bytes")),
-               BytesText(Number(segment, "live_bytes")));
+  if (const ordered_json* divergence = Detail(one, "divergence"); divergence != nullptr) {
+    ShowLine("divergence", fmt::format("diverges at {}: had {}, got {}", Number(*divergence, "position"),
+                                       Numbers(*divergence, "had"), Numbers(*divergence, "got")));
+  }
+  if (const ordered_json* branches = Detail(one, "branch_list"); branches != nullptr) {
+    for (const ordered_json& branch : *branches) ShowLine("branch", BranchText(branch));
+  }
+  if (const ordered_json* segments = Detail(one, "segments"); segments != nullptr) {
+    for (const ordered_json& segment : *segments) {
+      ShowLine("segment", fmt::format("{}  stage {}  layers {}  {}, {} in use", Member(segment, "file"),
+                                      Member(segment, "stage"), Member(segment, "layers"),
+                                      BytesText(Number(segment, "bytes")), BytesText(Number(segment, "live_bytes"))));
+    }
   }
 }
 
@@ -103,6 +138,14 @@ void ShowVerification(const ordered_json& verification) {
                  Member(problem, "layer"), Member(problem, "what"));
     }
   }
+}
+
+void ShowParked(const ordered_json& result) {
+  fmt::print("parked {}: {} in host memory\n", Member(result, "id"), BytesText(Number(result, "bytes_host")));
+}
+
+void ShowRewound(const ordered_json& result) {
+  fmt::print("rewound {}: {} tokens\n", Member(result, "id"), Member(result, "n_tokens"));
 }
 
 void ShowSaved(const ordered_json& result) {

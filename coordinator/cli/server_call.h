@@ -27,6 +27,8 @@ std::string BytesText(int64_t bytes);
 void ShowConversationList(const nlohmann::ordered_json& list);
 void ShowConversation(const nlohmann::ordered_json& conversation);
 void ShowVerification(const nlohmann::ordered_json& verification);  // {ok, conversations}
+void ShowParked(const nlohmann::ordered_json& result);
+void ShowRewound(const nlohmann::ordered_json& result);
 void ShowSaved(const nlohmann::ordered_json& result);
 void ShowRestored(const nlohmann::ordered_json& result);
 

@@ -102,7 +102,7 @@ int PrintVerification(const ClientOptions& options, const ordered_json& report) 
 }
 
 int RunPark(const ClientOptions& options, const std::string& id) {
-  return CallServer(options, {"POST", ConversationTarget(id, "park"), {}, ""}, ShowNothing);
+  return CallServer(options, {"POST", ConversationTarget(id, "park"), {}, ""}, ShowParked);
 }
 
 int RunFork(const ClientOptions& options, const std::string& id, const std::string& new_id) {
@@ -111,7 +111,7 @@ int RunFork(const ClientOptions& options, const std::string& id, const std::stri
 }
 
 int RunRewind(const ClientOptions& options, const std::string& id, int64_t to) {
-  return CallServer(options, {"POST", ConversationTarget(id, "rewind"), {}, ToText({{"to", to}})}, ShowNothing);
+  return CallServer(options, {"POST", ConversationTarget(id, "rewind"), {}, ToText({{"to", to}})}, ShowRewound);
 }
 
 }  // namespace layover

@@ -15,6 +15,14 @@ ordered_json Layers(int begin, int end) {
   return ordered_json::array({begin, end});
 }
 
+ordered_json BranchJson(const BranchInfo& branch) {
+  return {{"n_tokens", branch.n_tokens},
+          {"fork_position", branch.fork_position},
+          {"saved_n_tokens", branch.saved_n_tokens},
+          {"state", ConversationStateName(branch.state)},
+          {"checkpoints", branch.checkpoints}};
+}
+
 ordered_json SegmentJson(const SegmentInfo& segment) {
   return {{"file", segment.file},
           {"stage", segment.stage},
@@ -57,6 +65,8 @@ ordered_json ConversationJson(const ConversationInfo& info, bool detail) {
                       {"identity", info.identity},
                       {"last_error", TextOrNull(info.last_error)}};
   if (!detail) return out;
+  out["branch_list"] = ordered_json::array();
+  for (const BranchInfo& branch : info.branch_list) out["branch_list"].push_back(BranchJson(branch));
   out["segments"] = ordered_json::array();
   for (const SegmentInfo& segment : info.segments) out["segments"].push_back(SegmentJson(segment));
   out["last_save"] = LastSaveJson(info.last_save);
@@ -109,6 +119,14 @@ ordered_json RestoreJson(const RestoreResult& result) {
                       {"stages", std::move(stages)}};
   if (!result.warnings.empty()) out["warnings"] = result.warnings;
   return out;
+}
+
+ordered_json ParkJson(const ParkResult& result) {
+  return {{"id", result.id}, {"bytes_host", result.bytes_host}};
+}
+
+ordered_json RewindJson(const RewindResult& result) {
+  return {{"id", result.id}, {"n_tokens", result.n_tokens}};
 }
 
 ordered_json VerifyJson(const VerifyResult& result) {

@@ -11,12 +11,14 @@ namespace layover {
 
 std::string_view ConversationStateName(ConversationState state);  // "active", "idle", ...
 
-// `detail`: as `show` has it, with segments, last_save and divergence.
+// `detail`: as `show` has it, with branch_list, segments, last_save and divergence.
 nlohmann::ordered_json ConversationJson(const ConversationInfo& info, bool detail);
 nlohmann::ordered_json ConversationListJson(const ConversationPage& page);
 nlohmann::ordered_json DeletedJson(std::string_view id);
 nlohmann::ordered_json SaveJson(const SaveResult& result);
 nlohmann::ordered_json RestoreJson(const RestoreResult& result);
+nlohmann::ordered_json ParkJson(const ParkResult& result);
+nlohmann::ordered_json RewindJson(const RewindResult& result);
 nlohmann::ordered_json VerifyJson(const VerifyResult& result);
 nlohmann::ordered_json ProgressJson(const TransferProgress& progress);
 nlohmann::ordered_json HealthJson(const HealthReport& report);

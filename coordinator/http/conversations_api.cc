@@ -1,5 +1,5 @@
-// /v1/kv/conversations: list, show, delete, save, restore, verify. A save or restore with ?stream=true is a stream of
-// events: progress at least once, rising; then the result or the error; then [DONE].
+// /v1/kv/conversations: list, show, delete, save, restore, park, fork, rewind, verify. A save or restore with
+// ?stream=true is a stream of events: progress at least once, rising; then the result or the error; then [DONE].
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -67,10 +67,10 @@ class TransferStream : public std::enable_shared_from_this<TransferStream> {
     ShowProgress(progress);
   }
 
-  // `whole`: how far it went, for a transfer too short to have been reported.
+  // `whole`: how far it went; the last report may not have told, or there was none.
   void OnResult(const ordered_json& result, const TransferProgress& whole) {
     std::lock_guard lock(mutex_);
-    if (shown_bytes_ < 0) ShowProgress(whole);
+    if (shown_bytes_ < whole.bytes_done) ShowProgress(whole);
     Send({{"result", result}});
     Finish();
   }
@@ -90,7 +90,8 @@ class TransferStream : public std::enable_shared_from_this<TransferStream> {
   void Begin() {
     if (std::exchange(begun_, true)) return;
     reply_->SetPing(std::chrono::milliseconds(limits::kPingIntervalMs), ": ping\n\n");
-    reply_->BeginStream(200, {{"Content-Type", "text/event-stream"}, {"Cache-Control", "no-cache"}});
+    reply_->BeginStream(
+        200, {{"Content-Type", "text/event-stream"}, {"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
   }
   void ShowProgress(const TransferProgress& progress) {
     Begin();
@@ -202,6 +203,42 @@ void Delete(const HttpParts& parts, const HttpCall& call) {
                         });
 }
 
+void Park(const HttpParts& parts, const HttpCall& call) {
+  parts.service->Park(call.owner, call.params[0], RespondWith<ParkResult>(call.reply, ParkJson));
+}
+
+absl::StatusOr<std::string> ReadNewId(const HttpRequest& request) {
+  ASSIGN_OR_RETURN(const ordered_json body, ParseBody(request.body));
+  RETURN_IF_ERROR(RequireField(body, "new_id"));
+  std::string new_id;
+  RETURN_IF_ERROR(ReadString(body, "new_id", &new_id));
+  RETURN_IF_ERROR(CheckConversationId(new_id, "new_id"));
+  return new_id;
+}
+
+void Fork(const HttpParts& parts, const HttpCall& call) {
+  const absl::StatusOr<std::string> new_id = ReadNewId(*call.request);
+  if (!new_id.ok()) return call.reply->Respond(ErrorReply(new_id.status()));
+  parts.service->Fork(call.owner, call.params[0], *new_id,
+                      RespondWith<ConversationInfo>(call.reply, [](const ConversationInfo& info) {
+                        return ConversationJson(info, /*detail=*/false);
+                      }));
+}
+
+absl::StatusOr<int64_t> ReadPosition(const HttpRequest& request) {
+  ASSIGN_OR_RETURN(const ordered_json body, ParseBody(request.body));
+  RETURN_IF_ERROR(RequireField(body, "to"));
+  int64_t to = 0;
+  RETURN_IF_ERROR(ReadInteger(body, "to", 0, limits::kMaxContextTokens, &to));
+  return to;
+}
+
+void Rewind(const HttpParts& parts, const HttpCall& call) {
+  const absl::StatusOr<int64_t> to = ReadPosition(*call.request);
+  if (!to.ok()) return call.reply->Respond(ErrorReply(to.status()));
+  parts.service->Rewind(call.owner, call.params[0], *to, RespondWith<RewindResult>(call.reply, RewindJson));
+}
+
 void Verify(const HttpParts& parts, const HttpCall& call) {
   parts.service->Verify(call.owner, call.params[0], RespondWith<VerifyResult>(call.reply, VerifyJson));
 }
@@ -223,9 +260,9 @@ void AddConversationRoutes(const HttpParts& parts, Router& router) {
   add("POST", std::string(kOne) + "/save", Save);
   add("POST", std::string(kOne) + "/restore", Restore);
   add("POST", std::string(kOne) + "/verify", Verify);
-  for (const char* verb : {"park", "fork", "rewind"}) {
-    router.Add({"POST", fmt::format("{}/{}", kOne, verb), Access::kKey, Urgency::kNormal, NotSupported(verb)});
-  }
+  add("POST", std::string(kOne) + "/park", Park);
+  add("POST", std::string(kOne) + "/fork", Fork);
+  add("POST", std::string(kOne) + "/rewind", Rewind);
 }
 
 }  // namespace layover

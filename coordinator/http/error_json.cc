@@ -27,6 +27,7 @@ constexpr CodeRow kCodes[] = {
     {absl::StatusCode::kNotFound, 404, "conversation_not_found"},
     {absl::StatusCode::kFailedPrecondition, 409, "identity_mismatch"},
     {absl::StatusCode::kAborted, 409, "conversation_busy"},
+    {absl::StatusCode::kAlreadyExists, 409, "conversation_exists"},
     {absl::StatusCode::kDataLoss, 422, "image_damaged"},
     {absl::StatusCode::kInternal, 500, ""},
     {absl::StatusCode::kUnimplemented, 501, ""},

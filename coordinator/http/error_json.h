@@ -11,7 +11,8 @@
 
 namespace layover {
 
-// 400 for InvalidArgument, 404 for NotFound, ... (common/status.h); Unauthenticated 401, PermissionDenied 403.
+// 400 for InvalidArgument, 404 for NotFound, ... (common/status.h); Unauthenticated 401, PermissionDenied 403,
+// AlreadyExists 409.
 int HttpStatusOf(const absl::Status& status);
 // For an error object in an event stream, whose HTTP status was 200: by its "type".
 int HttpStatusOfType(std::string_view type);

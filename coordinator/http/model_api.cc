@@ -1,5 +1,4 @@
-// What is served: /v1/models, /props, /slots; and the endpoints of other servers that this one answers with 501.
-#include <algorithm>
+// What is served: /v1/models, /props; and the endpoints of other servers that this one answers with 501.
 #include <utility>
 
 #include "common/status.h"
@@ -61,24 +60,6 @@ void GetProps(const HttpParts& parts, const HttpCall& call) {
                  {"is_sleeping", false}}));
 }
 
-void GetSlots(const HttpParts& parts, const HttpCall& call) {
-  const std::vector<SlotInfo> slots = parts.service->Slots();
-  const auto fail = call.request->query.find("fail_on_no_slot");
-  const bool any_free =
-      std::any_of(slots.begin(), slots.end(), [](const SlotInfo& slot) { return !slot.is_processing; });
-  if (fail != call.request->query.end() && fail->second == "1" && !any_free) {
-    return call.reply->Respond(ErrorReply(503, "no slot is free"));
-  }
-  ordered_json out = ordered_json::array();
-  for (const SlotInfo& slot : slots) {
-    out.push_back({{"id", slot.id},
-                   {"n_ctx", parts.service->model().context},
-                   {"is_processing", slot.is_processing},
-                   {"n_tokens", slot.n_tokens}});
-  }
-  call.reply->Respond(JsonReply(out));
-}
-
 }  // namespace
 
 RouteHandler NotSupported(std::string what) {
@@ -96,11 +77,9 @@ void AddModelRoutes(const HttpParts& parts, Router& router) {
   get("/models", ListModels);
   get("/v1/models/{id}", GetModel);
   get("/props", GetProps);
-  get("/slots", GetSlots);
   const auto absent = [&](const char* pattern, const char* what) {
     router.Add({"POST", pattern, Access::kKey, Urgency::kNormal, NotSupported(what)});
   };
-  absent("/slots/{id}", "saving and restoring by slot");
   absent("/v1/embeddings", "embedding");
   absent("/v1/rerank", "reranking");
   absent("/infill", "infilling");

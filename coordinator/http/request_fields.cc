@@ -44,18 +44,6 @@ bool ToInteger(const ordered_json& value, int64_t* out) {
   return true;
 }
 
-// Of [lo, hi]; absent leaves *out.
-absl::Status ReadInteger(const ordered_json& body, const char* name, int64_t lo, int64_t hi, int64_t* out) {
-  const ordered_json* value = Find(body, name);
-  if (value == nullptr) return absl::OkStatus();
-  int64_t number = 0;
-  if (!ToInteger(*value, &number) || number < lo || number > hi) {
-    return BadField(name, fmt::format("expected an integer from {} to {}", lo, hi));
-  }
-  *out = number;
-  return absl::OkStatus();
-}
-
 absl::Status ReadNumber(const ordered_json& body, const char* name, double lo, double hi, float* out) {
   const ordered_json* value = Find(body, name);
   if (value == nullptr) return absl::OkStatus();
@@ -354,12 +342,27 @@ absl::Status ReadBool(const ordered_json& body, const char* name, bool* out) {
   return absl::OkStatus();
 }
 
+absl::Status ReadInteger(const ordered_json& body, const char* name, int64_t lo, int64_t hi, int64_t* out) {
+  const ordered_json* value = Find(body, name);
+  if (value == nullptr) return absl::OkStatus();
+  int64_t number = 0;
+  if (!ToInteger(*value, &number) || number < lo || number > hi) {
+    return BadField(name, fmt::format("expected an integer from {} to {}", lo, hi));
+  }
+  *out = number;
+  return absl::OkStatus();
+}
+
 absl::Status ReadString(const ordered_json& body, const char* name, std::string* out) {
   const ordered_json* value = Find(body, name);
   if (value == nullptr) return absl::OkStatus();
   if (!value->is_string()) return BadField(name, "expected a string");
   *out = value->get<std::string>();
   return absl::OkStatus();
+}
+
+absl::Status RequireField(const ordered_json& body, const char* name) {
+  return Find(body, name) == nullptr ? BadField(name, "is required") : absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const ordered_json& value, std::string_view param, int64_t n_vocab) {

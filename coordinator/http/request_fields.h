@@ -70,6 +70,10 @@ absl::Status CheckConversationId(std::string_view id, std::string_view param);
 // One field of an object, for the smaller endpoints. Absent or null leaves *out as it is.
 absl::Status ReadBool(const nlohmann::ordered_json& body, const char* name, bool* out);
 absl::Status ReadString(const nlohmann::ordered_json& body, const char* name, std::string* out);
+// An integer in [lo, hi]; 16.0 is one.
+absl::Status ReadInteger(const nlohmann::ordered_json& body, const char* name, int64_t lo, int64_t hi, int64_t* out);
+// InvalidArgument, naming it, if the object does not have it or it is null.
+absl::Status RequireField(const nlohmann::ordered_json& body, const char* name);
 // An array of ids in [0, n_vocab).
 absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const nlohmann::ordered_json& value, std::string_view param,
                                                   int64_t n_vocab);

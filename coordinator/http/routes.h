@@ -9,7 +9,8 @@ namespace layover {
 
 void AddCompletionRoutes(const HttpParts& parts, Router& router);  // completions_api.cc
 void AddTextRoutes(const HttpParts& parts, Router& router);        // text_api.cc: tokenize, detokenize, apply-template
-void AddModelRoutes(const HttpParts& parts, Router& router);       // model_api.cc: models, props, slots
+void AddModelRoutes(const HttpParts& parts, Router& router);       // model_api.cc: models, props
+void AddSlotRoutes(const HttpParts& parts, Router& router);        // slots_api.cc: llama-server's slots
 void AddConversationRoutes(const HttpParts& parts, Router& router);  // conversations_api.cc
 void AddHealthRoutes(const HttpParts& parts, Router& router);        // health_metrics.cc: open and urgent ones
 

@@ -51,6 +51,7 @@ struct HttpServer::Impl {
     AddCompletionRoutes(parts, router);
     AddTextRoutes(parts, router);
     AddModelRoutes(parts, router);
+    AddSlotRoutes(parts, router);
     AddConversationRoutes(parts, router);
   }
 

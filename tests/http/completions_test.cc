@@ -280,7 +280,9 @@ TEST_F(CompletionsTest, HeaderNamesTheConversationBeforeTheBody) {
   EXPECT_EQ(requests_.at(0).conversation_id, "head");
   EXPECT_EQ(Post(kText, R"({"prompt":"a"})", {{"X-Conversation-Id", std::string(257, 'x')}}).status, 400);
   EXPECT_EQ(Post(kText, R"({"prompt":"a"})", {{"X-Conversation-Id", "caf\xC3\xA9"}}).status, 400);
+  EXPECT_EQ(Post(kText, R"({"prompt":"a"})", {{"X-Conversation-Id", ""}}).status, 400);
   EXPECT_EQ(Post(kText, R"({"prompt":"a"})", {{"X-Conversation-Id", std::string(256, 'x')}}).status, 200);
+  EXPECT_EQ(Post(kText, R"({"prompt":"a","conversation_id":")" + std::string(257, 'x') + R"("})").status, 400);
 }
 
 TEST_F(CompletionsTest, ControlTokensOfAPlainPromptStayTextUnlessAsked) {
@@ -301,6 +303,20 @@ TEST_F(CompletionsTest, ContextOverflowSaysItsNumbers) {
                 R"({"message":"This model's maximum context length is 64 tokens; the request exceeds the available )"
                 R"(context size (64 prompt tokens).","type":"invalid_request_error","param":null,)"
                 R"("code":"context_length_exceeded","n_prompt_tokens":64,"n_ctx":64})"));
+}
+
+TEST_F(CompletionsTest, AChatThatDoesNotFitSaysSoToo) {
+  StartServer();
+  const HttpReply reply = Post(kChat, R"({"messages":[{"role":"user","content":")" + std::string(70, 'x') + R"("}]})");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(Json(reply.body)["error"]["n_prompt_tokens"], 73);
+}
+
+TEST_F(CompletionsTest, MoreTokensThanFitAreAskedForWithoutHarm) {
+  AnswerWith(IdsOf("x"), FinishReason::kLength);
+  StartServer();
+  EXPECT_EQ(Whole(kText, R"({"prompt":"a","max_tokens":1000000})")["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(requests_.at(0).max_tokens, 1000000);
 }
 
 TEST_F(CompletionsTest, APromptOneShortOfTheContextIsTaken) {

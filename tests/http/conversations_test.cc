@@ -1,7 +1,8 @@
-// /v1/kv/conversations and the JSON of service.h's structs, and every status of the engine as HTTP.
+// /v1/kv/conversations, and the JSON of service.h's structs.
+#include <future>
+
 #include "common/status.h"
 #include "coordinator/http/conversation_json.h"
-#include "coordinator/http/error_json.h"
 #include "tests/http/http_fixture.h"
 
 namespace layover::testing {
@@ -54,12 +55,16 @@ TEST(ConversationJson, OneAndItsDetails) {
   ConversationInfo info = Info();
   EXPECT_EQ(ToText(ConversationJson(info, false)), "{" + std::string(kInfoText) + "}");
   EXPECT_EQ(ToText(ConversationJson(info, true)),
-            "{" + std::string(kInfoText) + R"(,"segments":[],"last_save":null,"divergence":null})");
+            "{" + std::string(kInfoText) + R"(,"branch_list":[],"segments":[],"last_save":null,"divergence":null})");
+  info.branch_list = {{100, 0, 99, ConversationState::kSaved, {40, 98}}, {50, 40, 0, ConversationState::kIdle, {}}};
   info.segments = {{"s00-g000003.seg", 0, 3, 0, 15, 500, 400}};
   info.last_save = {{10, 20}};
   info.divergence = Divergence{7, {1, 2}, {1, 3}};
   info.last_error = "restore refused";
   const ordered_json json = ConversationJson(info, true);
+  EXPECT_EQ(json["branch_list"].dump(),
+            R"([{"n_tokens":100,"fork_position":0,"saved_n_tokens":99,"state":"saved","checkpoints":[40,98]},)"
+            R"({"n_tokens":50,"fork_position":40,"saved_n_tokens":0,"state":"idle","checkpoints":[]}])");
   EXPECT_EQ(json["segments"].dump(),
             R"([{"file":"s00-g000003.seg","stage":0,"generation":3,"layers":[0,15],"bytes":500,"live_bytes":400}])");
   EXPECT_EQ(json["last_save"].dump(), R"({"bytes_written":10,"bytes_kept":20})");
@@ -92,55 +97,6 @@ TEST(ConversationJson, VerifyNamesThePart) {
   EXPECT_EQ(VerifyJson(result)["problems"].dump(),
             R"([{"file":"s01-g000002.seg","stage":1,"layer":17,"what":"digest differs"},)"
             R"({"file":"manifest.json","stage":null,"layer":null,"what":"cut short"}])");
-}
-
-// ------------------------------------------------------------------------------------------------------------- errors
-
-TEST(Errors, EveryStatusHasItsCodeAndType) {
-  struct Row {
-    absl::Status status;
-    int http;
-    const char* type;
-    ordered_json code;
-  };
-  const Row rows[] = {{InvalidArgument("m"), 400, "invalid_request_error", nullptr},
-                      {absl::UnauthenticatedError("m"), 401, "authentication_error", "invalid_api_key"},
-                      {absl::PermissionDeniedError("m"), 403, "permission_error", nullptr},
-                      {NotFound("m"), 404, "not_found_error", "conversation_not_found"},
-                      {FailedPrecondition("m"), 409, "conflict_error", "identity_mismatch"},
-                      {Aborted("m"), 409, "conflict_error", "conversation_busy"},
-                      {DataLoss("m"), 422, "unprocessable_entity_error", "image_damaged"},
-                      {Internal("m"), 500, "server_error", nullptr},
-                      {absl::UnknownError("m"), 500, "server_error", nullptr},
-                      {Unimplemented("m"), 501, "not_supported_error", nullptr},
-                      {Unavailable("m"), 503, "unavailable_error", nullptr},
-                      {DeadlineExceeded("m"), 504, "timeout_error", nullptr},
-                      {ResourceExhausted("m"), 507, "insufficient_storage", "no_space"}};
-  for (const Row& row : rows) {
-    const HttpReply reply = ErrorReply(row.status);
-    EXPECT_EQ(reply.status, row.http) << row.status;
-    EXPECT_EQ(
-        Json(reply.body),
-        (ordered_json{{"error", {{"message", "m"}, {"type", row.type}, {"param", nullptr}, {"code", row.code}}}}));
-    const auto has = [&reply](const char* name, const char* value) {
-      return std::find(reply.headers.begin(), reply.headers.end(), std::pair<std::string, std::string>(name, value)) !=
-             reply.headers.end();
-    };
-    EXPECT_EQ(has("x-should-retry", "false"), row.http == 409 || row.http == 501 || row.http == 507) << row.http;
-    EXPECT_EQ(has("Retry-After", "2"), row.http == 503) << row.http;
-  }
-}
-
-TEST(Errors, CarryThePart) {
-  const absl::Status status = WithPart(DataLoss("s01-g000017.seg: digest differs"),
-                                       {.file = "s01-g000017.seg", .stage = 1, .field = "weights"});
-  EXPECT_EQ(ToText(ErrorObject(status)),
-            R"({"message":"s01-g000017.seg: digest differs","type":"unprocessable_entity_error","param":null,)"
-            R"("code":"image_damaged","file":"s01-g000017.seg","stage":1,"field":"weights"})");
-}
-
-TEST(Errors, AMessageThatIsNotUtf8IsStillJson) {
-  EXPECT_NE(ErrorReply(Internal("bad \xff byte")).body.find("bad \xEF\xBF\xBD byte"), std::string::npos);
 }
 
 // -------------------------------------------------------------------------------------------------------------- routes
@@ -254,13 +210,140 @@ TEST_F(ConversationsTest, AFailureInMidTransferIsAnErrorEvent) {
   EXPECT_EQ(events[2], "[DONE]");
 }
 
-TEST_F(ConversationsTest, VerbsOfLaterVersionsSay501) {
+TEST_F(ConversationsTest, AStreamAlwaysSaysThatTheWholeIsDone) {
+  service_.on_restore = [](const std::string&, bool, ProgressCallback progress, Callback<RestoreResult> done) {
+    progress({"restore", 400, 1000, {{0, 400, 1000}}});
+    done(Restored());
+  };
   StartServer();
-  for (const char* verb : {"park", "fork", "rewind"}) {
-    const HttpReply reply = Post(std::string(kOne) + "/" + verb, "{}");
-    EXPECT_EQ(reply.status, 501) << verb;
-    EXPECT_EQ(Json(reply.body)["error"]["type"], "not_supported_error");
+  const auto events = Events(std::string(kOne) + "/restore?stream=true", "");
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_EQ(Json(events[1])["progress"]["stages"].dump(), R"([{"stage":0,"bytes_done":1000,"bytes_total":1000}])");
+  EXPECT_EQ(Json(events[2])["result"]["bytes_read"], 1000);
+}
+
+TEST_F(ConversationsTest, AWatcherThatLeavesDoesNotStopTheSave) {
+  std::promise<std::pair<ProgressCallback, Callback<SaveResult>>> asked;
+  service_.on_save = [&asked](const std::string&, ProgressCallback progress, Callback<SaveResult> done) {
+    asked.set_value({std::move(progress), std::move(done)});
+  };
+  StartServer();
+  RawClient client(port());
+  client.Send("POST /v1/kv/conversations/c1/save?stream=true HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
+  auto [progress, done] = asked.get_future().get();
+  progress({"save", 100, 300, {}});
+  EXPECT_NE(client.ReadUntil("bytes_done").find("text/event-stream"), std::string::npos);
+  client.Close();
+  progress({"save", 200, 300, {}});
+  done(Saved());
+  EXPECT_EQ(service_.cancels(), 0);
+  EXPECT_EQ(Get("/health").status, 200);
+}
+
+// One refusal of every kind that names its part, from a call that answers whole and from one that streams.
+TEST_F(ConversationsTest, RefusalsOfARestoreNameTheirPart) {
+  struct Row {
+    absl::Status status;
+    int http;
+    const char* error;
+  };
+  const Row rows[] = {
+      {WithPart(FailedPrecondition("manifest.json: other weights"), {.file = "manifest.json", .field = "weights"}), 409,
+       R"({"message":"manifest.json: other weights","type":"conflict_error","param":null,"code":"identity_mismatch",)"
+       R"("file":"manifest.json","field":"weights"})"},
+      {WithPart(DataLoss("s01-g000017.seg: cut short"), {.file = "s01-g000017.seg", .stage = 1}), 422,
+       R"({"message":"s01-g000017.seg: cut short","type":"unprocessable_entity_error","param":null,)"
+       R"("code":"image_damaged","file":"s01-g000017.seg","stage":1})"},
+      {Aborted("c1 is active"), 409,
+       R"({"message":"c1 is active","type":"conflict_error","param":null,"code":"conversation_busy"})"},
+      {NotFound("no c1"), 404,
+       R"({"message":"no c1","type":"not_found_error","param":null,"code":"conversation_not_found"})"}};
+  absl::Status refusal;
+  service_.on_restore = [&refusal](const std::string&, bool, ProgressCallback, Callback<RestoreResult> done) {
+    done(refusal);
+  };
+  StartServer();
+  for (const Row& row : rows) {
+    refusal = row.status;
+    for (const char* query : {"", "?stream=true", "?stream=false"}) {
+      const HttpReply reply = Post(std::string(kOne) + "/restore" + query, "");
+      EXPECT_EQ(reply.status, row.http) << query;
+      EXPECT_EQ(reply.body, R"({"error":)" + std::string(row.error) + "}") << query;
+    }
   }
+}
+
+TEST_F(ConversationsTest, VerifyWithProblemsIsStill200) {
+  service_.verify = VerifyResult{"c1", false, 3, 12, 4096, {{"s00-g000003.seg", 0, 2, "digest differs"}}};
+  StartServer();
+  const HttpReply reply = Post(std::string(kOne) + "/verify", "");
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.body, R"({"id":"c1","ok":false,"generation":3,"n_records":12,"bytes":4096,"problems":[)"
+                        R"({"file":"s00-g000003.seg","stage":0,"layer":2,"what":"digest differs"}]})");
+  EXPECT_EQ(service_.last_call(), "|c1");
+  service_.verify = NotFound("no c1");
+  EXPECT_EQ(Post(std::string(kOne) + "/verify", "").status, 404);
+}
+
+TEST_F(ConversationsTest, Park) {
+  service_.parked = ParkResult{"c1", 8192};
+  StartServer();
+  EXPECT_EQ(Post(std::string(kOne) + "/park", "").body, R"({"id":"c1","bytes_host":8192})");
+  EXPECT_EQ(service_.last_call(), "|c1");
+  service_.parked = Aborted("c1 is active");
+  EXPECT_EQ(Json(Post(std::string(kOne) + "/park", "").body)["error"]["code"], "conversation_busy");
+  service_.parked = ResourceExhausted("park.ram_budget is smaller");
+  EXPECT_EQ(Post(std::string(kOne) + "/park", "").status, 507);
+}
+
+TEST_F(ConversationsTest, ForkAnswersWithTheNewConversation) {
+  service_.info = Info();
+  service_.info->id = "c 2";
+  StartServer();
+  EXPECT_EQ(Json(Post(std::string(kOne) + "/fork", R"({"new_id":"c 2"})").body),
+            Json(ToText(ConversationJson(*service_.info, /*detail=*/false))));
+  EXPECT_EQ(service_.last_call(), "|c1|c 2");
+  service_.info = absl::AlreadyExistsError("there is a c 2");
+  const HttpReply taken = Post(std::string(kOne) + "/fork", R"({"new_id":"c 2"})");
+  EXPECT_EQ(taken.status, 409);
+  EXPECT_EQ(Json(taken.body)["error"]["code"], "conversation_exists");
+}
+
+TEST_F(ConversationsTest, RewindSaysWhereItIs) {
+  service_.rewound = RewindResult{"c1", 64};
+  StartServer();
+  EXPECT_EQ(Post(std::string(kOne) + "/rewind", R"({"to":64})").body, R"({"id":"c1","n_tokens":64})");
+  EXPECT_EQ(service_.last_call(), "|c1|64");
+  Post(std::string(kOne) + "/rewind", R"({"to":0})");
+  EXPECT_EQ(service_.last_call(), "|c1|0");
+  service_.rewound = WithPart(InvalidArgument("to: c1 has 70 tokens"), {.param = "to"});
+  const HttpReply past = Post(std::string(kOne) + "/rewind", R"({"to":71})");
+  EXPECT_EQ(past.status, 400);
+  EXPECT_EQ(Json(past.body)["error"]["param"], "to");
+}
+
+TEST_F(ConversationsTest, WrongBodiesOfForkAndRewindNameTheField) {
+  StartServer();
+  const std::string long_id(257, 'x');
+  for (const std::string& body :
+       {std::string("{}"), std::string(R"({"new_id":null})"), std::string(R"({"new_id":5})"),
+        std::string(R"({"new_id":""})"), std::string(R"({"new_id":"a\nb"})"), R"({"new_id":")" + long_id + "\"}"}) {
+    const HttpReply reply = Post(std::string(kOne) + "/fork", body);
+    EXPECT_EQ(reply.status, 400) << body;
+    EXPECT_EQ(Json(reply.body)["error"]["param"], "new_id") << body;
+  }
+  for (const char* body : {"{}", R"({"to":null})", R"({"to":"5"})", R"({"to":-1})", R"({"to":1.5})",
+                           R"({"to":18446744073709551615})", R"({"to":true})"}) {
+    const HttpReply reply = Post(std::string(kOne) + "/rewind", body);
+    EXPECT_EQ(reply.status, 400) << body;
+    EXPECT_EQ(Json(reply.body)["error"]["param"], "to") << body;
+  }
+  for (const char* verb : {"/fork", "/rewind"}) {
+    EXPECT_EQ(Post(kOne + std::string(verb), "").status, 400) << verb;
+    EXPECT_EQ(Post("/v1/kv/conversations/%00" + std::string(verb), R"({"new_id":"a","to":1})").status, 400) << verb;
+    EXPECT_EQ(Get(kOne + std::string(verb)).status, 405) << verb;
+  }
+  EXPECT_EQ(service_.last_call(), "") << "nothing was asked of the engine";
   EXPECT_EQ(Post(std::string(kOne) + "/dance", "{}").status, 404);
 }
 

@@ -117,6 +117,36 @@ void FakeService::Verify(std::string owner, std::string id, Callback<VerifyResul
   done(verify);
 }
 
+void FakeService::Park(std::string owner, std::string id, Callback<ParkResult> done) {
+  Note(owner, id);
+  done(parked);
+}
+
+void FakeService::Fork(std::string owner, std::string id, std::string new_id, Callback<ConversationInfo> done) {
+  Note(owner, id + "|" + new_id);
+  done(info);
+}
+
+void FakeService::Rewind(std::string owner, std::string id, int64_t to, Callback<RewindResult> done) {
+  Note(owner, id + "|" + std::to_string(to));
+  done(rewound);
+}
+
+void FakeService::SaveSlot(std::string owner, int slot, std::string id, Callback<SaveResult> done) {
+  Note(owner, std::to_string(slot) + "|" + id);
+  done(slot_saved);
+}
+
+void FakeService::RestoreSlot(std::string owner, int slot, std::string id, Callback<RestoreResult> done) {
+  Note(owner, std::to_string(slot) + "|" + id);
+  done(slot_restored);
+}
+
+void FakeService::EraseSlot(std::string owner, int slot, Callback<int64_t> done) {
+  Note(owner, std::to_string(slot));
+  done(slot_erased);
+}
+
 void Play(const std::vector<int32_t>& ids, FinishReason reason, const Timings& timings, GenerationObserver& observer) {
   observer.OnStarted(timings);
   for (const int32_t id : ids) {

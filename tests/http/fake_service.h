@@ -29,6 +29,11 @@ class FakeService : public Service {
   absl::StatusOr<ConversationPage> page = ConversationPage{};
   absl::StatusOr<ConversationInfo> info = ConversationInfo{};
   absl::StatusOr<VerifyResult> verify = VerifyResult{};
+  absl::StatusOr<ParkResult> parked = ParkResult{};
+  absl::StatusOr<RewindResult> rewound = RewindResult{};
+  absl::StatusOr<SaveResult> slot_saved = SaveResult{};
+  absl::StatusOr<RestoreResult> slot_restored = RestoreResult{};
+  absl::StatusOr<int64_t> slot_erased = int64_t{0};
   absl::Status deleted;
 
   // What a test asks. Each waits until it has happened (the test program's own time limit is the deadline).
@@ -40,7 +45,8 @@ class FakeService : public Service {
   Generation WaitForGeneration();
   GenerationId WaitForCancel();
   int cancels() const;
-  // Owner and id of the last management call: "owner|id".
+  // The last management call: "owner|id", and what else its verb takes: "owner|id|new_id", "owner|id|to",
+  // "owner|slot|id".
   std::string last_call() const;
   std::string last_list_after() const;
   int last_list_limit() const;
@@ -58,6 +64,12 @@ class FakeService : public Service {
   void Restore(std::string owner, std::string id, bool prove, ProgressCallback progress,
                Callback<RestoreResult> done) override;
   void Verify(std::string owner, std::string id, Callback<VerifyResult> done) override;
+  void Park(std::string owner, std::string id, Callback<ParkResult> done) override;
+  void Fork(std::string owner, std::string id, std::string new_id, Callback<ConversationInfo> done) override;
+  void Rewind(std::string owner, std::string id, int64_t to, Callback<RewindResult> done) override;
+  void SaveSlot(std::string owner, int slot, std::string id, Callback<SaveResult> done) override;
+  void RestoreSlot(std::string owner, int slot, std::string id, Callback<RestoreResult> done) override;
+  void EraseSlot(std::string owner, int slot, Callback<int64_t> done) override;
 
  private:
   void Note(const std::string& owner, const std::string& id);

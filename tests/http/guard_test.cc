@@ -141,8 +141,11 @@ TEST_F(GuardedServer, OnlyHealthAndTheRootAreOpen) {
     EXPECT_EQ(Get(target, {{"Authorization", "Bearer nope"}}).status, 401) << target;
     EXPECT_EQ(Get(target, {{"Authorization", "Bearer sk-a"}}).status, 200) << target;
   }
-  for (const char* target : {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template",
-                             "/v1/embeddings", "/slots/0", "/v1/kv/conversations/x/save"}) {
+  for (const char* target :
+       {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template", "/v1/embeddings",
+        "/slots/0", "/slots/0?action=erase", "/v1/kv/conversations/x/save", "/v1/kv/conversations/x/park",
+        "/v1/kv/conversations/x/fork", "/v1/kv/conversations/x/rewind", "/v1/kv/conversations/x/verify",
+        "/v1/kv/conversations/x/restore"}) {
     EXPECT_EQ(Post(target, "{}").status, 401) << target;
   }
   const auto error = Json(Get("/v1/models").body)["error"];

@@ -1,4 +1,6 @@
-// Models, props, slots, tokenizer endpoints, health, metrics, and what is not there.
+// Models, props, tokenizer endpoints, health, metrics, and what is not there.
+#include <future>
+
 #include "common/status.h"
 #include "tests/http/http_fixture.h"
 
@@ -30,20 +32,6 @@ TEST_F(ModelApiTest, PropsShowTheTemplateButNoPath) {
   EXPECT_EQ(props["total_slots"], 4);
   EXPECT_EQ(props["model_path"], "tiny.gguf");
   EXPECT_EQ(props["chat_template"], "the template");
-}
-
-TEST_F(ModelApiTest, Slots) {
-  service_.slots = {{0, true, 12}, {1, false, 0}};
-  StartServer();
-  const ordered_json slots = Json(Get("/slots").body);
-  ASSERT_EQ(slots.size(), 2u);
-  EXPECT_EQ(slots[0]["is_processing"], true);
-  EXPECT_EQ(slots[0]["n_tokens"], 12);
-  EXPECT_EQ(Get("/slots?fail_on_no_slot=1").status, 200);
-  service_.slots[1].is_processing = true;
-  EXPECT_EQ(Get("/slots?fail_on_no_slot=1").status, 503);
-  EXPECT_EQ(Get("/slots").status, 200);
-  EXPECT_EQ(Post("/slots/0?action=save", "{}").status, 501);
 }
 
 TEST_F(ModelApiTest, TokenizeAndBack) {
@@ -84,7 +72,43 @@ TEST_F(ModelApiTest, HealthIs503UnlessAllIsWell) {
   }
 }
 
+// Every family of the interface and every label that can be named beforehand, from the start.
 TEST_F(ModelApiTest, MetricsHaveEverySeriesOfTheInterface) {
+  StartServer();
+  const HttpReply reply = Get("/metrics");
+  EXPECT_NE(std::find(reply.headers.begin(), reply.headers.end(),
+                      std::pair<std::string, std::string>("content-type", "text/plain; version=0.0.4")),
+            reply.headers.end());
+  std::vector<std::string> wanted = {"layover_requests_running",
+                                     "layover_requests_queued",
+                                     "layover_store_bytes",
+                                     "layover_journal_errors_total",
+                                     "layover_output_tokens_total",
+                                     "layover_queue_seconds_count",
+                                     "layover_prefill_seconds_count",
+                                     "layover_time_to_first_token_seconds_count",
+                                     "layover_save_seconds_count",
+                                     "layover_restore_seconds_count",
+                                     "layover_inter_token_seconds_count"};
+  const auto each = [&wanted](const char* family, const char* label, const std::vector<const char*>& values) {
+    for (const char* value : values) wanted.push_back(fmt::format("{}{{{}=\"{}\"}}", family, label, value));
+  };
+  each("layover_requests_cancelled_total", "phase", {"queued", "prefill", "decode"});
+  each("layover_stage_store_read_bytes_total", "stage", {"0", "1"});
+  each("layover_stage_store_written_bytes_total", "stage", {"0", "1"});
+  each("layover_stage_restarts_total", "stage", {"0", "1"});
+  each("layover_saves_total", "result", {"ok", "refused", "failed"});
+  each("layover_restores_total", "result", {"ok", "refused", "failed"});
+  each("layover_evictions_total", "tier", {"device", "host", "disk"});
+  each("layover_conversation_bytes", "tier", {"device", "host", "disk"});
+  each("layover_conversations", "state", {"active", "idle", "parked", "saved", "saving", "restoring"});
+  each("layover_transfers_running", "verb", {"save", "restore"});
+  for (const std::string& series : wanted) {
+    EXPECT_NE(reply.body.find("\n" + series + " 0\n"), std::string::npos) << series << "\n" << reply.body;
+  }
+}
+
+TEST_F(ModelApiTest, MetricsCount) {
   metrics_.SetRequestsRunning(2);
   metrics_.RequestCancelled(RequestPhase::kPrefill);
   metrics_.AddStageReadBytes(1, 4096);
@@ -94,24 +118,59 @@ TEST_F(ModelApiTest, MetricsHaveEverySeriesOfTheInterface) {
   Get("/v1/models");
   Get("/v1/kv/conversations/some-id");
   const HttpReply reply = Get("/metrics");
-  EXPECT_NE(std::find(reply.headers.begin(), reply.headers.end(),
-                      std::pair<std::string, std::string>("content-type", "text/plain; version=0.0.4")),
-            reply.headers.end());
   for (const char* line :
-       {"layover_requests_running 2\n", "layover_requests_queued 0\n",
-        "layover_requests_cancelled_total{phase=\"queued\"} 0\n",
-        "layover_requests_cancelled_total{phase=\"prefill\"} 1\n",
-        "layover_stage_store_read_bytes_total{stage=\"0\"} 0\n",
-        "layover_stage_store_read_bytes_total{stage=\"1\"} 4096\n",
-        "layover_stage_store_written_bytes_total{stage=\"1\"} 0\n", "layover_saves_total{result=\"ok\"} 1\n",
-        "layover_restores_total{result=\"refused\"} 0\n", "layover_evictions_total{tier=\"host\"} 0\n",
-        "layover_conversations{state=\"saved\"} 3\n", "layover_conversation_bytes{tier=\"disk\"} 0\n",
-        "layover_store_bytes 0\n", "layover_journal_errors_total 0\n", "layover_stage_restarts_total{stage=\"0\"} 0\n",
-        "layover_save_seconds_count 1\n", "layover_http_requests_total{code=\"200\",route=\"/v1/models\"} 1\n",
+       {"layover_requests_running 2\n", "layover_requests_cancelled_total{phase=\"prefill\"} 1\n",
+        "layover_stage_store_read_bytes_total{stage=\"1\"} 4096\n", "layover_saves_total{result=\"ok\"} 1\n",
+        "layover_conversations{state=\"saved\"} 3\n", "layover_save_seconds_count 1\n",
+        "layover_http_requests_total{code=\"200\",route=\"/v1/models\"} 1\n",
         "layover_http_requests_total{code=\"200\",route=\"/v1/kv/conversations/{id}\"} 1\n"}) {
     EXPECT_NE(reply.body.find(line), std::string::npos) << line << reply.body;
   }
   EXPECT_EQ(reply.body.find("some-id"), std::string::npos) << "no id is ever a label";
+}
+
+TEST_F(ModelApiTest, MetricsSayHowFarTransfersAre) {
+  StartServer();
+  const auto expect = [this](std::initializer_list<const char*> lines) {
+    const std::string text = Get("/metrics").body;
+    for (const char* line : lines) EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  };
+  metrics_.TransferMoved(1, {"save", 30, 300, {{0, 10, 100}, {1, 20, 200}}});
+  metrics_.TransferMoved(2, {"save", 5, 50, {{1, 5, 50}}});
+  metrics_.TransferMoved(3, {"restore", 7, 70, {{0, 7, 70}}});
+  metrics_.TransferMoved(1, {"save", 60, 300, {{0, 20, 100}, {1, 40, 200}}});
+  expect({"layover_transfers_running{verb=\"save\"} 2\n", "layover_transfers_running{verb=\"restore\"} 1\n",
+          "layover_transfer_bytes_done{stage=\"0\",verb=\"save\"} 20\n",
+          "layover_transfer_bytes_done{stage=\"1\",verb=\"save\"} 45\n",
+          "layover_transfer_bytes_total{stage=\"1\",verb=\"save\"} 250\n",
+          "layover_transfer_bytes_done{stage=\"0\",verb=\"restore\"} 7\n",
+          "layover_transfer_bytes_total{stage=\"0\",verb=\"restore\"} 70\n"});
+  metrics_.TransferEnded(1);
+  metrics_.TransferEnded(3);
+  metrics_.TransferEnded(3);
+  expect({"layover_transfers_running{verb=\"save\"} 1\n", "layover_transfers_running{verb=\"restore\"} 0\n",
+          "layover_transfer_bytes_done{stage=\"0\",verb=\"save\"} 0\n",
+          "layover_transfer_bytes_total{stage=\"1\",verb=\"save\"} 50\n",
+          "layover_transfer_bytes_total{stage=\"0\",verb=\"restore\"} 0\n"});
+}
+
+TEST_F(ModelApiTest, HealthAndMetricsAnswerWhileEveryWorkerIsBusy) {
+  options_.limits.workers = 1;
+  std::promise<void> entered;
+  std::promise<void> release;
+  service_.script = [&](const GenerationRequest&, GenerationObserver& observer) {
+    entered.set_value();
+    release.get_future().wait();
+    Play(IdsOf("x"), FinishReason::kStop, {}, observer);
+  };
+  StartServer();
+  auto busy = std::async(std::launch::async, [this] { return Post("/v1/completions", R"({"prompt":"a"})").status; });
+  entered.get_future().wait();
+  EXPECT_EQ(Get("/health").status, 200);
+  EXPECT_EQ(Get("/v1/health").status, 200);
+  EXPECT_EQ(Get("/metrics").status, 200);
+  release.set_value();
+  EXPECT_EQ(busy.get(), 200);
 }
 
 TEST_F(ModelApiTest, WhatIsNotThereSaysSoInJson) {
