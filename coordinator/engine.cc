@@ -34,7 +34,8 @@ Engine::Engine(EngineParts parts)
     : parts_(std::move(parts)),
       store_(parts_.topology->store.has_value() ? &*parts_.topology->store : nullptr),
       can_truncate_(parts_.plan->n_state_slots == 0 && parts_.plan->n_window_pages == 0),
-      identity_(parts_.identity) {}
+      identity_(parts_.identity),
+      slots_held_(static_cast<size_t>(parts_.plan->sessions)) {}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Start(EngineParts parts) {
   std::unique_ptr<Engine> engine(new Engine(std::move(parts)));
@@ -178,13 +179,10 @@ void Engine::UpdateHealth() {
                                std::string(StateName(stage.state)), static_cast<int64_t>(stage.last_seq)});
     }
   }
-  std::vector<SlotInfo> slots(static_cast<size_t>(parts_.plan->sessions));
-  for (size_t i = 0; i < slots.size(); ++i) slots[i].id = static_cast<int>(i);
-  size_t next = 0;
-  for (const auto& [session, id] : turn_of_session_) {
-    if (next == slots.size()) break;
-    slots[next].is_processing = true;
-    slots[next++].n_tokens = static_cast<int64_t>(turns_.at(id)->request.prompt.size() + turns_.at(id)->output.size());
+  std::vector<SlotInfo> slots;
+  if (pipeline_ != nullptr) {
+    SettleSlots();
+    slots = DescribeSlots();
   }
   report.status = draining_ ? "draining" : all_up ? "ok" : !identity_known_ && !any_down ? "loading" : "degraded";
   std::lock_guard<std::mutex> lock(health_mutex_);

@@ -4,7 +4,7 @@
 // Files: engine.cc the loop and the stages; engine_admit.cc how a request gets its place; engine_turns.cc what follows
 // until its end; engine_policy.cc who leaves the memory when room is short, engine_budget.cc who leaves the store;
 // engine_save.cc and engine_restore.cc the transfers; engine_admin.cc lists, deletion, verification and shutdown;
-// engine_lines.cc forks and rewinds.
+// engine_lines.cc forks and rewinds; engine_slots.cc llama-server's slots.
 #ifndef LAYOVER_COORDINATOR_ENGINE_H_
 #define LAYOVER_COORDINATOR_ENGINE_H_
 
@@ -75,6 +75,9 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   void Park(std::string owner, std::string id, Callback<ParkResult> done) override;
   void Fork(std::string owner, std::string id, std::string new_id, Callback<ConversationInfo> done) override;
   void Rewind(std::string owner, std::string id, int64_t to, Callback<RewindResult> done) override;
+  void SaveSlot(std::string owner, int slot, std::string id, Callback<SaveResult> done) override;
+  void RestoreSlot(std::string owner, int slot, std::string id, Callback<RestoreResult> done) override;
+  void EraseSlot(std::string owner, int slot, Callback<int64_t> done) override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -163,7 +166,8 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   // State of other conversations of the same owner that begins like the target, if it is more than `plan` offers.
   bool OfferSharedHeads(const Turn& turn, const std::vector<int32_t>& target, ReusePlan* plan, ConversationPtr* from);
   bool TakeSession(Turn& turn, const ReusePlan& plan, const ConversationPtr& from);
-  Branch* TakeBranch(Turn& turn, const ReusePlan& plan);
+  Branch* TakeBranch(Conversation& conversation, const ReusePlan& plan);
+  void MakeTrunk(Conversation& conversation, const Branch* branch);
   void GiveSession(Turn& turn, SessionId session);
   void CutSession(SessionId session, int64_t length);
   void NoteDivergence(Turn& turn, const ReusePlan& plan, const std::vector<int32_t>& target);
@@ -201,6 +205,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   // Makes the least recently used idle session leave: true if a place came free; false if none can, or one will (the
   // queue is looked at again then). `at_once`: never waits, even if state is lost to the journal.
   bool EvictIdle(SessionId keep, bool at_once);
+  bool Evict(const Held& held, bool at_once);
   Held OldestIdle(SessionId keep) const;
   Held OldestParked() const;
   bool SaveThen(const Held& held, std::function<void()> then);
@@ -274,13 +279,27 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   void CutOrClose(Conversation& conversation, Branch& branch, int64_t length);
   Manifest ForkManifest(const Conversation& source, const Conversation& target) const;
 
+  // --- engine_slots.cc
+  struct Slot {
+    SessionId session = 0;
+    int64_t task = -1;                         // the turn that runs or ran last in it
+  };
+  std::vector<Held> LiveBranches() const;
+  void SettleSlots();
+  std::vector<SlotInfo> DescribeSlots() const;
+  Held InSlot(const std::string& owner, int slot);
+  void SaveAs(const ConversationPtr& target, SessionId session, bool fresh, const Callback<SaveResult>& done);
+  void PutInSlot(const std::string& owner, int slot, SessionId session);
+
   // --- engine_admin.cc
+  ConversationPtr NewConversation(const std::string& owner, const std::string& id) const;
   ConversationPtr Find(const std::string& owner, const std::string& id) const;
   // Finds the conversation, has it loaded, then calls `then` (on this thread); errors go to `failed`.
   void WithLoaded(const std::string& owner, const std::string& id, std::function<void(absl::Status)> failed,
                   std::function<void(const ConversationPtr&)> then);
   absl::Status CheckAtRest(const Conversation& conversation) const;
   ConversationInfo InfoOf(const Conversation& conversation, bool everything) const;
+  BranchInfo InfoOf(const Conversation& conversation, const Branch& branch) const;
   void SaveCatalogRow(const Conversation& conversation);
   void BeginShutdown(std::function<void(absl::Status)> done);
   void ContinueShutdown();
@@ -334,6 +353,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   bool stop_ = false;
   std::function<void(absl::Status)> shutdown_done_;
   absl::Status shutdown_status_;
+  std::vector<Slot> slots_held_;               // [sessions]
   std::set<std::string> shutdown_saved_;       // folders done
   bool shutdown_saving_ = false;
 

@@ -4,9 +4,23 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "common/storage/file_names.h"
+#include "coordinator/clocks.h"
 #include "coordinator/engine.h"
 
 namespace layover {
+
+// One of which nothing is on disk yet.
+Engine::ConversationPtr Engine::NewConversation(const std::string& owner, const std::string& id) const {
+  auto conversation = std::make_shared<Conversation>();
+  conversation->owner = owner;
+  conversation->id = id;
+  conversation->folder = ConversationFolder(owner, id);
+  conversation->branches.push_back(std::make_unique<Branch>());
+  conversation->loaded = true;
+  conversation->created_at = UnixSeconds();
+  conversation->last_used_at = conversation->created_at;
+  return conversation;
+}
 
 Engine::ConversationPtr Engine::Find(const std::string& owner, const std::string& id) const {
   const auto found = conversations_.find({owner, id});
@@ -52,6 +66,17 @@ StoredIdentity Engine::OwnIdentity() const {
           .combined = identity_.Combined()};
 }
 
+BranchInfo Engine::InfoOf(const Conversation& conversation, const Branch& branch) const {
+  BranchInfo info{.n_tokens = static_cast<int64_t>(branch.path.size()), .saved_n_tokens = branch.saved.n_tokens};
+  if (&branch != &conversation.trunk()) info.fork_position = CommonPrefix(branch.path, conversation.trunk().path);
+  info.state = branch.running != nullptr    ? ConversationState::kActive
+               : branch.session != 0        ? ConversationState::kIdle
+               : branch.parked != 0         ? ConversationState::kParked
+               : branch.saved.n_tokens > 0  ? ConversationState::kSaved
+                                            : ConversationState::kIdle;
+  return info;
+}
+
 ConversationInfo Engine::InfoOf(const Conversation& conversation, bool everything) const {
   ConversationInfo info;
   info.id = conversation.id;
@@ -84,6 +109,7 @@ ConversationInfo Engine::InfoOf(const Conversation& conversation, bool everythin
   info.identity = identity_known_ ? identity_.Combined().Hex() : "";
   info.last_error = conversation.last_error;
   if (everything) {
+    for (const auto& branch : conversation.branches) info.branch_list.push_back(InfoOf(conversation, *branch));
     if (conversation.manifest != nullptr) info.segments = SegmentsOf(*conversation.manifest);
     info.last_save = conversation.last_save;
     info.divergence = conversation.divergence;

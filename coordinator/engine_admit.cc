@@ -76,17 +76,12 @@ void Engine::AdmitQueued() {
 Engine::ConversationPtr Engine::ConversationFor(const GenerationRequest& request) {
   if (request.cache_prompt && !request.conversation_id.empty()) {
     ConversationPtr& conversation = conversations_[{request.owner, request.conversation_id}];
-    if (conversation == nullptr) {
-      conversation = std::make_shared<Conversation>();
-      conversation->owner = request.owner;
-      conversation->id = request.conversation_id;
-      conversation->folder = ConversationFolder(request.owner, request.conversation_id);
-      conversation->branches.push_back(std::make_unique<Branch>());
-      conversation->loaded = true;  // there is nothing on disk
-      conversation->created_at = UnixMs() / 1000;
-      conversation->last_used_at = conversation->created_at;
-    }
+    if (conversation == nullptr) conversation = NewConversation(request.owner, request.conversation_id);
     return conversation;
+  }
+  if (request.cache_prompt && request.id_slot >= 0 && request.id_slot < static_cast<int>(slots_held_.size())) {
+    const Held held = InSlot(request.owner, request.id_slot);
+    if (held.branch != nullptr && held.conversation->anonymous()) return held.conversation;
   }
   // Without an id: the idle one that is continued, else a new one (which may still share another's head).
   if (request.cache_prompt) {
@@ -321,7 +316,7 @@ bool Engine::TakeSession(Turn& turn, const ReusePlan& plan, const ConversationPt
       turn.session = *session;
     }
   }
-  turn.branch = TakeBranch(turn, plan);
+  turn.branch = TakeBranch(*turn.conversation, plan);
   turn.branch->running = &turn;
   turn.branch->last_used_ms = SteadyMs();
   if (from != turn.conversation && !from->anonymous() && plan.n > 0) {
@@ -332,8 +327,7 @@ bool Engine::TakeSession(Turn& turn, const ReusePlan& plan, const ConversationPt
   return true;
 }
 
-Branch* Engine::TakeBranch(Turn& turn, const ReusePlan& plan) {
-  Conversation& conversation = *turn.conversation;
+Branch* Engine::TakeBranch(Conversation& conversation, const ReusePlan& plan) {
   if (plan.branch != nullptr && !plan.fork) return plan.branch;
   if (conversation.trunk().path.empty() && conversation.trunk().running == nullptr) return &conversation.trunk();
   if (static_cast<int>(conversation.branches.size()) >= limits::kMaxBranches) DropOldestSideBranch(conversation);
@@ -343,6 +337,13 @@ Branch* Engine::TakeBranch(Turn& turn, const ReusePlan& plan) {
 
 // The turn's branch goes on with this session; what it had before is closed.
 void Engine::GiveSession(Turn& turn, SessionId session) {
+  const int wish = turn.request.id_slot;
+  if (wish >= 0 && wish < static_cast<int>(slots_held_.size())) {
+    SettleSlots();
+    const auto has = [&](const Slot& slot) { return slot.session == session; };
+    Slot& slot = slots_held_[static_cast<size_t>(wish)];
+    if (slot.session == 0 && std::none_of(slots_held_.begin(), slots_held_.end(), has)) slot.session = session;
+  }
   if (turn.branch->session != 0 && turn.branch->session != session) pipeline_->Close(turn.branch->session);
   turn.branch->session = session;
   turn.session = session;

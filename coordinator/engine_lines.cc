@@ -106,7 +106,7 @@ Manifest Engine::ForkManifest(const Conversation& source, const Conversation& ta
 
 void Engine::ForkInto(const ConversationPtr& source, const std::string& new_id, Callback<ConversationInfo> done) {
   if (Find(source->owner, new_id) != nullptr) {
-    done(Aborted("there is a conversation {} already", new_id));
+    done(absl::AlreadyExistsError(ToAbsl(fmt::format("there is a conversation {} already", new_id))));
     return;
   }
   if (source->deleting || source->switching) {
@@ -118,15 +118,8 @@ void Engine::ForkInto(const ConversationPtr& source, const std::string& new_id, 
     done(FailedPrecondition("conversation {} holds no tokens", source->id));
     return;
   }
-  auto fork = std::make_shared<Conversation>();
-  fork->owner = source->owner;
-  fork->id = new_id;
-  fork->folder = ConversationFolder(fork->owner, new_id);
-  fork->created_at = UnixSeconds();
-  fork->last_used_at = fork->created_at;
+  const ConversationPtr fork = NewConversation(source->owner, new_id);
   fork->files = std::make_shared<ConversationFiles>();
-  fork->loaded = true;
-  fork->branches.push_back(std::make_unique<Branch>());
   Branch& line = fork->trunk();
   // What runs right now belongs to the source alone: the fork takes what is fed and known.
   line.path = trunk.path;

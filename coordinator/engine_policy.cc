@@ -99,7 +99,10 @@ bool Engine::SaveThen(const Held& held, std::function<void()> then) {
 bool Engine::EvictIdle(SessionId keep, bool at_once) {
   if (!at_once && evictions_in_flight_ > 0) return false;
   const Held held = OldestIdle(keep);
-  if (held.branch == nullptr) return false;
+  return held.branch != nullptr && Evict(held, at_once);
+}
+
+bool Engine::Evict(const Held& held, bool at_once) {
   Branch& branch = *held.branch;
   if (!at_once) {
     const int before = evictions_in_flight_;

@@ -48,6 +48,10 @@ std::vector<BranchState> Engine::StatesOf(const Conversation& conversation) cons
     if (branch->session != 0 && !pipeline_->tokens(branch->session).empty()) {
       state.session = branch->session;
       state.tokens = pipeline_->tokens(branch->session);
+    } else if (branch->lent != 0 && pipeline_->Has(branch->lent)) {
+      const std::vector<int32_t>& lent = pipeline_->tokens(branch->lent);
+      state.session = branch->lent;
+      state.tokens = std::span(lent).first(std::min(lent.size(), branch->path.size()));
     } else if (branch->parked != 0) {
       state.park = branch->parked;
       state.tokens = branch->parked_path;

@@ -289,11 +289,7 @@ void Engine::EndTurn(Turn& turn, TurnEnd end) {
     branch.last_used_ms = SteadyMs();
     Conversation& conversation = *turn.conversation;
     conversation.last_used_at = UnixMs() / 1000;
-    if (turn.branch != &conversation.trunk() && branch.path.size() > conversation.trunk().path.size()) {
-      const auto place = std::find_if(conversation.branches.begin(), conversation.branches.end(),
-                                      [&](const auto& candidate) { return candidate.get() == turn.branch; });
-      std::swap(conversation.branches.front(), *place);
-    }
+    if (branch.path.size() > conversation.trunk().path.size()) MakeTrunk(conversation, turn.branch);
     conversation.journalled_n = static_cast<int64_t>(conversation.trunk().path.size());
     if (!turn.request.cache_prompt && turn.session != 0) CloseBranch(conversation, branch);
   }
@@ -318,6 +314,12 @@ void Engine::EndTurn(Turn& turn, TurnEnd end) {
         turns_.at(id)->conversation->journal_bytes = journal_bytes;
         ForgetTurn(id);
       });
+}
+
+void Engine::MakeTrunk(Conversation& conversation, const Branch* branch) {
+  const auto place = std::find_if(conversation.branches.begin(), conversation.branches.end(),
+                                  [&](const auto& candidate) { return candidate.get() == branch; });
+  std::swap(conversation.branches.front(), *place);
 }
 
 void Engine::ForgetTurn(GenerationId id) {

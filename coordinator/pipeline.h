@@ -73,6 +73,7 @@ class Pipeline {
   void Probe(uint64_t probe, SessionId session, int32_t token);
 
   const std::vector<int32_t>& tokens(SessionId session) const { return sessions_.at(session).tokens; }  // fed ones
+  bool Has(SessionId session) const { return sessions_.contains(session); }
   bool Running(SessionId session) const { return scheduler_.Has(session); }
 
   // --- running

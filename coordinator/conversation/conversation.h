@@ -43,6 +43,7 @@ struct Branch {
   std::vector<int32_t> parked_path;  // tokens of that image
   int64_t parked_bytes = 0;      // of host memory, over all stages
   std::optional<Digest> parked_proof;  // the probe row after that image
+  uint64_t lent = 0;             // another branch's session with the same tokens, from which this one is to be saved
   bool moving = false;           // its session is being parked, or saved to make room
   Turn* running = nullptr;       // the turn that extends it now
   int64_t last_used_ms = 0;      // monotonic

@@ -1,0 +1,234 @@
+// Slots, llama-server's view of what is live: place i holds one branch's session from when it is given one until it
+// goes. Saving a slot makes or extends a conversation; restoring one makes an anonymous session of it.
+#include <algorithm>
+
+#include "common/log.h"
+#include "common/status.h"
+#include "common/storage/file_names.h"
+#include "coordinator/clocks.h"
+#include "coordinator/engine.h"
+
+namespace layover {
+
+std::vector<Engine::Held> Engine::LiveBranches() const {
+  std::vector<Held> live;
+  const auto look = [&](const ConversationPtr& conversation) {
+    for (const auto& branch : conversation->branches) {
+      if (branch->session != 0) live.push_back({conversation, branch.get()});
+    }
+  };
+  for (const auto& [key, conversation] : conversations_) look(conversation);
+  for (const ConversationPtr& conversation : anonymous_) look(conversation);
+  return live;
+}
+
+// Sessions that went leave their places; new ones take the lowest that is free.
+void Engine::SettleSlots() {
+  const std::vector<Held> live = LiveBranches();
+  const auto is_live = [&](SessionId session) {
+    return std::any_of(live.begin(), live.end(), [&](const Held& held) { return held.branch->session == session; });
+  };
+  for (Slot& slot : slots_held_) {
+    if (slot.session != 0 && !is_live(slot.session)) slot.session = 0;
+  }
+  for (const Held& held : live) {
+    const SessionId session = held.branch->session;
+    const auto has = [&](const Slot& slot) { return slot.session == session; };
+    if (std::any_of(slots_held_.begin(), slots_held_.end(), has)) continue;
+    const auto free = std::find_if(slots_held_.begin(), slots_held_.end(), [](const Slot& slot) { return slot.session == 0; });
+    if (free != slots_held_.end()) free->session = session;
+  }
+  for (const auto& [session, turn] : turn_of_session_) {
+    for (Slot& slot : slots_held_) {
+      if (slot.session == session) slot.task = static_cast<int64_t>(turn);
+    }
+  }
+}
+
+std::vector<SlotInfo> Engine::DescribeSlots() const {
+  std::vector<SlotInfo> infos;
+  for (const Slot& slot : slots_held_) {
+    SlotInfo info{.id = static_cast<int>(infos.size()), .task = slot.task};
+    if (slot.session != 0) info.n_tokens = static_cast<int64_t>(pipeline_->tokens(slot.session).size());
+    const auto turn = turn_of_session_.find(slot.session);
+    if (slot.session != 0 && turn != turn_of_session_.end()) {
+      const Turn& running = *turns_.at(turn->second);
+      info.is_processing = true;
+      info.n_decoded = static_cast<int64_t>(running.output.size());
+      if (running.request.max_tokens >= 0) info.n_remain = running.request.max_tokens - running.timings.predicted_n;
+    }
+    infos.push_back(info);
+  }
+  return infos;
+}
+
+// What the owner holds in a slot; no branch: nothing.
+Engine::Held Engine::InSlot(const std::string& owner, int slot) {
+  SettleSlots();
+  const SessionId session = slots_held_[static_cast<size_t>(slot)].session;
+  for (const Held& held : LiveBranches()) {
+    if (session != 0 && held.branch->session == session && held.conversation->owner == owner) return held;
+  }
+  return {};
+}
+
+void Engine::SaveSlot(std::string owner, int slot, std::string id, Callback<SaveResult> done) {
+  inbox_.Put([this, owner, slot, id, done = std::move(done)] {
+    if (store_ == nullptr) {
+      done(Unimplemented("this server has no store"));
+      return;
+    }
+    if (draining_ || !stages_->up()) {
+      done(Unavailable("the stages are not up"));
+      return;
+    }
+    const Held held = InSlot(owner, slot);
+    if (held.branch == nullptr || pipeline_->tokens(held.branch->session).empty()) {
+      done(InvalidArgument("slot {} is empty", slot));
+      return;
+    }
+    if (!held.conversation->anonymous() && held.conversation->id == id) {
+      BeginSave(held.conversation, nullptr, done);
+      return;
+    }
+    const bool fresh = Find(owner, id) == nullptr;
+    if (fresh) conversations_[{owner, id}] = NewConversation(owner, id);
+    WithLoaded(owner, id, done, [this, held, fresh, session = held.branch->session, done](const ConversationPtr& target) {
+      if (const absl::Status rest = CheckAtRest(*target); !rest.ok()) {
+        done(rest);
+      } else if (held.branch->session != session) {
+        done(Aborted("the slot's session went meanwhile"));
+      } else {
+        SaveAs(target, session, fresh, done);
+      }
+    });
+  });
+}
+
+// The session's tokens become a line of `target`, as a prompt with them would, and are saved from the session.
+void Engine::SaveAs(const ConversationPtr& target, SessionId session, bool fresh, const Callback<SaveResult>& done) {
+  const std::vector<int32_t> tokens = pipeline_->tokens(session);
+  const ReusePlan plan = PlanReuse(*target, tokens, false, [this](const Branch& branch) -> std::span<const int32_t> {
+    return pipeline_->tokens(branch.session);
+  });
+  Branch* const branch = TakeBranch(*target, plan);
+  if (branch->session != 0) CloseBranch(*target, *branch);
+  DropParked(*branch);
+  const int64_t parent = plan.branch == nullptr ? kNoTurn : plan.branch->turn;
+  const int64_t fork = parent == kNoTurn ? 0 : plan.common;
+  branch->path = tokens;
+  branch->fed = static_cast<int64_t>(tokens.size());
+  branch->last_used_ms = SteadyMs();
+  branch->lent = session;
+  MakeTrunk(*target, branch);
+  target->journalled_n = branch->fed;
+  target->last_used_at = UnixSeconds();
+  target->switching = true;
+  if (target->files == nullptr) target->files = std::make_shared<ConversationFiles>();
+  struct Written {
+    absl::Status status;
+    int64_t turn = kNoTurn;
+  };
+  const Journal::NewJournal first{.owner = target->owner, .id = target->id, .time_ms = UnixMs()};
+  store_thread_->Do(
+      [files = target->files, first, tokens, parent, fork, store = store_->dir]() -> Written {
+        if (files->journal == nullptr) {
+          auto journal = Journal::Create(store, first);
+          if (!journal.ok()) return {journal.status()};
+          files->journal = std::move(*journal);
+        }
+        const std::span<const int32_t> ids = std::span(tokens).subspan(static_cast<size_t>(fork));
+        absl::Status status = files->journal->AppendPrompt(
+            {.parent = parent, .fork_position = static_cast<int32_t>(fork), .time_ms = first.time_ms, .ids = ids});
+        const int64_t turn = files->journal->state().turns.empty() ? kNoTurn : files->journal->state().turns.back().number;
+        if (status.ok()) {
+          status = files->journal->AppendTurnEnd({.turn = turn, .end = TurnEnd::kStop, .fed = static_cast<int32_t>(tokens.size())});
+        }
+        return {status, turn};
+      },
+      [this, target, branch, session, fresh, done](Written written) {
+        target->switching = false;
+        const auto forget = [this, target, fresh](Branch& line) {
+          line.lent = 0;
+          if (fresh && target->manifest == nullptr && !target->Active()) Delete(target->owner, target->id, [](absl::Status) {});
+        };
+        if (!written.status.ok()) {
+          forget(*branch);
+          done(written.status);
+          return;
+        }
+        branch->turn = written.turn;
+        if (branch->lent == session && !pipeline_->Has(session)) branch->lent = 0;
+        BeginSave(target, nullptr, [branch, forget, done](absl::StatusOr<SaveResult> result) {
+          forget(*branch);
+          done(std::move(result));
+        });
+        AdmitQueued();
+      });
+}
+
+void Engine::RestoreSlot(std::string owner, int slot, std::string id, Callback<RestoreResult> done) {
+  inbox_.Put([this, owner, slot, id, done = std::move(done)] {
+    if (store_ == nullptr) {
+      done(Unimplemented("this server has no store"));
+      return;
+    }
+    if (draining_ || !stages_->up()) {
+      done(Unavailable("the stages are not up"));
+      return;
+    }
+    if (const Held held = InSlot(owner, slot); held.branch != nullptr && InUse(*held.branch)) {
+      done(Aborted("a request runs in slot {}", slot));
+      return;
+    }
+    WithLoaded(owner, id, done, [this, owner, slot, done](const ConversationPtr& conversation) {
+      if (!conversation->HasImage()) {
+        done(NotFound("nothing is saved as {}", conversation->id));
+        return;
+      }
+      BeginRestore({.conversation = conversation, .prove = store_->prove}, nullptr,
+                   [this, owner, slot, done](absl::StatusOr<RestoreResult> result, SessionId session) {
+                     if (result.ok()) PutInSlot(owner, slot, session);
+                     done(std::move(result));
+                   });
+    });
+  });
+}
+
+void Engine::PutInSlot(const std::string& owner, int slot, SessionId session) {
+  const Held before = InSlot(owner, slot);
+  auto conversation = std::make_shared<Conversation>();
+  conversation->owner = owner;
+  conversation->loaded = true;
+  conversation->branches.push_back(std::make_unique<Branch>());
+  Branch& line = conversation->trunk();
+  line.path = pipeline_->tokens(session);
+  line.fed = static_cast<int64_t>(line.path.size());
+  line.session = session;
+  line.last_used_ms = SteadyMs();
+  anonymous_.push_front(conversation);
+  slots_held_[static_cast<size_t>(slot)].session = session;
+  if (before.branch != nullptr && !InUse(*before.branch)) Evict(before, false);
+}
+
+void Engine::EraseSlot(std::string owner, int slot, Callback<int64_t> done) {
+  inbox_.Put([this, owner, slot, done = std::move(done)] {
+    const Held held = stages_->up() ? InSlot(owner, slot) : Held();
+    if (held.branch == nullptr) {
+      done(int64_t{0});
+      return;
+    }
+    if (InUse(*held.branch) || held.conversation->saving) {
+      done(Aborted("slot {} is in use", slot));
+      return;
+    }
+    const auto n = static_cast<int64_t>(pipeline_->tokens(held.branch->session).size());
+    CloseBranch(*held.conversation, *held.branch);
+    if (held.conversation->anonymous()) anonymous_.remove(held.conversation);
+    SettleSlots();
+    done(n);
+    AdmitQueued();
+  });
+}
+
+}  // namespace layover
