@@ -32,6 +32,11 @@ ConversationInfo InfoOf(const ConversationImage& image) {
       if (segment.folder.empty()) info.bytes_disk += static_cast<int64_t>(segment.bytes);
     }
     info.segments = SegmentsOf(manifest);
+    for (const ManifestBranch& branch : manifest.branches) {
+      info.branch_list.push_back({.n_tokens = branch.n_tokens, .fork_position = branch.fork_position,
+                                  .saved_n_tokens = branch.n_tokens, .state = info.state,
+                                  .checkpoints = {branch.checkpoints.begin(), branch.checkpoints.end()}});
+    }
     info.branches = static_cast<int>(manifest.branches.size());
     info.identity = image.manifest->identity.combined.Hex();
     info.last_used_at = std::max(info.last_used_at, image.manifest->saved_at);
