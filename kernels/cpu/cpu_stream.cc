@@ -54,7 +54,12 @@ void CheckPages(const SliceTable& table, int window, int n_pages) {
 }  // namespace
 
 CpuStream::CpuStream(CpuIsa isa, int threads)
-    : isa_(isa), pool_(threads), store_kv_(isa, threads), attention_(isa, threads) {}
+    : isa_(isa),
+      pool_(threads),
+      store_kv_(isa, threads),
+      attention_(isa, threads),
+      recurrent_(isa, threads),
+      moe_matmul_(isa, threads) {}
 
 int CpuStream::RowGrain(int n_rows, int row_cost) const {
   const int enough = kWorthHandingOver / std::max(row_cost, 1) + 1;
@@ -132,6 +137,32 @@ void CpuStream::GatherRows(const GatherRowsArgs& args) {
   for (int row = 0; row < args.n_rows; ++row) {
     std::memcpy(args.out + row * dim, args.x + args.rows[row] * dim, dim * sizeof(float));
   }
+}
+
+void CpuStream::CausalConv(const CausalConvArgs& args) {
+  CheckSlices(args.slices);
+  recurrent_.CausalConv(args, &pool_);
+}
+
+void CpuStream::GatedDeltaNet(const GatedDeltaNetArgs& args) {
+  CheckSlices(args.slices);
+  recurrent_.GatedDeltaNet(args, &pool_);
+}
+
+void CpuStream::MoeRoute(const MoeRouteArgs& args) {
+  LAYOVER_CHECK(args.experts > 0 && args.experts <= limits::kMaxExperts && args.k > 0 && args.k <= args.experts);
+  pool_.ForRanges(args.n_rows, RowGrain(args.n_rows, args.experts * 2),
+                  [&](int begin, int end, int) { CpuRowOpsFor(isa_).moe_route(args, begin, end); });
+}
+
+void CpuStream::MoeMatMul(const MoeMatMulArgs& args) {
+  moe_matmul_.Run(args, &pool_);
+}
+
+void CpuStream::MoeCombine(const MoeCombineArgs& args) {
+  LAYOVER_CHECK(args.k > 0 && args.dim > 0);
+  pool_.ForRanges(args.n_rows, RowGrain(args.n_rows, args.dim * args.k / 4),
+                  [&](int begin, int end, int) { CpuRowOpsFor(isa_).moe_combine(args, begin, end); });
 }
 
 void CpuStream::ReadKvRows(const KvLayer& cache, int page, int row_begin, int row_end, void* k_rows, void* v_rows) {
