@@ -4,6 +4,7 @@
 
 #include "common/check.h"
 #include "common/status.h"
+#include "common/storage/durable_file.h"
 #include "common/storage/file_names.h"
 
 namespace layover::testing {
@@ -73,6 +74,29 @@ absl::StatusOr<PortableSummary> Import(const std::string& store, const std::stri
                                        const ImportTarget& target) {
   ASSIGN_OR_RETURN(const std::unique_ptr<PortableReader> reader, PortableReader::Open(file, secret));
   return ImportConversation(store, reader.get(), target);
+}
+
+void TransferTest::SetUp() {
+  ASSERT_OK(chat_.Begin());
+  ASSERT_OK(chat_.Turn(100, 31));
+  ASSERT_OK(PrepareStore(there_));
+}
+
+absl::StatusOr<PortableSummary> TransferTest::Export(const SampleConversation& chat, const PortableSecret& secret) {
+  std::filesystem::remove(file_);
+  return ExportConversation(chat.store(), chat.folder(), file_, secret);
+}
+
+ConversationImage TransferTest::Load(const std::string& store, const std::string& owner, const std::string& id) {
+  absl::StatusOr<ConversationImage> image = LoadConversation(store, ConversationFolder(owner, id));
+  EXPECT_OK(image);
+  return image.ok() ? *std::move(image) : ConversationImage{};
+}
+
+void TransferTest::ExpectSound(const std::string& store, const std::string& owner, const std::string& id) {
+  const absl::StatusOr<VerifyReport> report = VerifyConversation(store, ConversationFolder(owner, id), nullptr);
+  ASSERT_OK(report);
+  EXPECT_TRUE(report->ok()) << report->problems[0].file << ": " << report->problems[0].what;
 }
 
 }  // namespace layover::testing

@@ -37,6 +37,24 @@ absl::Status WritePortable(const std::string& file, const PortableParts& parts, 
 absl::StatusOr<PortableSummary> Import(const std::string& store, const std::string& file,
                                        const PortableSecret& secret = {}, const ImportTarget& target = {});
 
+// A conversation of one turn in the store `here`, an empty store `there` as on another machine, and a file between
+// them.
+class TransferTest : public ::testing::Test {
+ protected:
+  void SetUp() override;
+
+  // To file_, replacing it.
+  absl::StatusOr<PortableSummary> Export(const SampleConversation& chat, const PortableSecret& secret = {});
+  ConversationImage Load(const std::string& store, const std::string& owner, const std::string& id);
+  void ExpectSound(const std::string& store, const std::string& owner, const std::string& id);
+
+  TempFolder temp_;
+  const std::string here_ = temp_.path() + "/here";
+  const std::string there_ = temp_.path() + "/there";
+  const std::string file_ = temp_.path() + "/file";
+  SampleConversation chat_{here_};
+};
+
 }  // namespace layover::testing
 
 #endif  // LAYOVER_TESTS_STORAGE_PORTABLE_FIXTURE_H_

@@ -1,10 +1,6 @@
-// Export and import of conversations: what arrives, under which name, what is refused, and that a crash or an error at
-// any moment leaves everything or nothing.
-#include <unistd.h>
-
+// Export and import of conversations: what arrives, under which name, and what is refused.
 #include <filesystem>
 #include <random>
-#include <set>
 
 #include "common/status.h"
 #include "common/storage/durable_file.h"
@@ -17,52 +13,18 @@ namespace layover {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::CountFaultPoints;
 using testing::Fork;
 using testing::Import;
 using testing::PartsOf;
 using testing::PortableParts;
 using testing::ReadFile;
-using testing::RunWithFault;
 using testing::SampleConversation;
 using testing::SampleKey;
 using testing::SamplePassphrase;
 using testing::Snapshot;
-using testing::TempFolder;
+using testing::TransferTest;
 using testing::WriteFile;
 using testing::WritePortable;
-
-class TransferTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    ASSERT_OK(chat_.Begin());
-    ASSERT_OK(chat_.Turn(100, 31));
-    ASSERT_OK(PrepareStore(there_));
-  }
-
-  absl::StatusOr<PortableSummary> Export(const SampleConversation& chat, const PortableSecret& secret = {}) {
-    fs::remove(file_);
-    return ExportConversation(chat.store(), chat.folder(), file_, secret);
-  }
-
-  ConversationImage Load(const std::string& store, const std::string& owner, const std::string& id) {
-    absl::StatusOr<ConversationImage> image = LoadConversation(store, ConversationFolder(owner, id));
-    EXPECT_OK(image);
-    return *std::move(image);
-  }
-
-  void ExpectSound(const std::string& store, const std::string& owner, const std::string& id) {
-    const absl::StatusOr<VerifyReport> report = VerifyConversation(store, ConversationFolder(owner, id), nullptr);
-    ASSERT_OK(report);
-    EXPECT_TRUE(report->ok()) << report->problems[0].file << ": " << report->problems[0].what;
-  }
-
-  TempFolder temp_;
-  const std::string here_ = temp_.path() + "/here";
-  const std::string there_ = temp_.path() + "/there";  // another machine's store
-  const std::string file_ = temp_.path() + "/file";
-  SampleConversation chat_{here_};
-};
 
 TEST_F(TransferTest, ArrivesByteForByte) {
   ASSERT_OK(chat_.Save());
@@ -339,119 +301,6 @@ TEST_F(TransferTest, PartsOfSeveralConversations) {
       EXPECT_TRUE(absl::IsDataLoss(status)) << file << ": " << status;
       EXPECT_EQ(PartOf(status).value_or(StatusPart{}).file, file) << status;
       EXPECT_TRUE(Snapshot(there_).empty());
-    }
-  }
-}
-
-// ------------------------------------------------------------------------------------------------- crash and failure
-
-class TransferFaultTest : public TransferTest {
- protected:
-  // Every kind of import there is, each with the state before it: as it came, bound anew, and in place of kept
-  // segments.
-  struct Way {
-    std::string store;
-    ImportTarget target;
-    std::string id;
-  };
-
-  void SetUp() override {
-    TransferTest::SetUp();
-    ASSERT_OK(chat_.Save());
-    ASSERT_OK(Export(chat_));
-    ASSERT_OK(Fork(chat_, "fork"));
-    absl::StatusOr<SegmentNames> names = SegmentNames::Collect(here_);
-    ASSERT_OK(names);
-    ASSERT_OK(DeleteConversation(here_, chat_.folder(), &chat_.journal(), &*names));
-    chat_.CloseJournal();
-    ways_ = {{there_, {}, "chat"}, {there_, {{}, "moved"}, "moved"}, {here_, {}, "chat"}};
-  }
-
-  void Restore(const std::string& store, const std::map<std::string, std::string>& files) {
-    fs::remove_all(store);
-    ASSERT_OK(PrepareStore(store));
-    for (const auto& [name, bytes] : files) {
-      fs::create_directories(fs::path(JoinPath(store, name)).parent_path());
-      WriteFile(JoinPath(store, name), bytes);
-    }
-  }
-
-  // Whether the conversation is there: whole then, and otherwise the store is as it was.
-  bool Arrived(const Way& way, const std::map<std::string, std::string>& before, const std::string& what) {
-    const absl::StatusOr<ConversationImage> image = LoadConversation(way.store, ConversationFolder("ann", way.id));
-    const bool arrived = image.ok() && image->journal_status.ok();
-    if (!arrived) {
-      EXPECT_EQ(Snapshot(way.store), before) << what;
-    } else {
-      EXPECT_TRUE(image->manifest_status.ok()) << what << ": " << image->manifest_status;
-      ExpectSound(way.store, "ann", way.id);
-    }
-    if (way.store == here_) ExpectSound(here_, "ann", "fork");
-    return arrived;
-  }
-
-  std::vector<Way> ways_;
-};
-
-TEST_F(TransferFaultTest, ACrashAtAnyMomentLeavesAllOrNothing) {
-  for (const Way& way : ways_) {
-    const auto before = Snapshot(way.store);
-    const auto body = [&] { Import(way.store, file_, {}, way.target).IgnoreError(); };
-    const int points = CountFaultPoints(body);
-    ASSERT_GT(points, 10);
-    int arrived = 0;
-    for (const char* verb : {"kill", "torn"}) {
-      for (int k = 1; k <= points; ++k) {
-        const std::string fault = std::string(verb) + ":" + std::to_string(k);
-        Restore(way.store, before);
-        ASSERT_FALSE(RunWithFault(fault, body)) << fault;
-        ASSERT_OK(CleanStore(way.store));
-        EXPECT_FALSE(fs::exists(StagingPath(way.store)));
-        arrived += Arrived(way, before, fault);
-      }
-    }
-    EXPECT_GT(arrived, 0);
-    EXPECT_LT(arrived, points);
-    Restore(way.store, before);
-  }
-}
-
-TEST_F(TransferFaultTest, AFailureAtAnyMomentLeavesAllOrNothing) {
-  for (const Way& way : ways_) {
-    const auto before = Snapshot(way.store);
-    const int points = CountFaultPoints([&] { ASSERT_OK(Import(way.store, file_, {}, way.target)); });
-    for (const char* verb : {"eio", "enospc"}) {
-      for (int k = 1; k <= points; ++k) {
-        const std::string fault = std::string(verb) + ":" + std::to_string(k);
-        Restore(way.store, before);
-        ASSERT_TRUE(RunWithFault(fault, [&] {
-          const absl::Status status = Import(way.store, file_, {}, way.target).status();
-          EXPECT_EQ(Arrived(way, before, fault), status.ok()) << fault << ": " << status;
-        }));
-      }
-    }
-    Restore(way.store, before);
-  }
-}
-
-TEST_F(TransferFaultTest, AFailedExportLeavesNoFile) {
-  const std::string copy = temp_.path() + "/copy";
-  const std::string folder = ConversationFolder("ann", "fork");
-  const auto body = [&] { ExportConversation(here_, folder, copy, SampleKey()).IgnoreError(); };
-  const int points = CountFaultPoints(body);
-  ASSERT_GT(points, 3);
-  for (int k = 1; k <= points; ++k) {
-    fs::remove(copy);
-    RunWithFault("enospc:" + std::to_string(k), [&] {
-      const absl::Status status = ExportConversation(here_, folder, copy, SampleKey()).status();
-      // The last sync comes behind the rename: the file is whole then, and the error is told.
-      EXPECT_TRUE(!status.ok() || fs::exists(copy)) << k << status;
-      if (fs::exists(copy)) {
-        EXPECT_OK(PortableReader::Open(copy, SampleKey()));
-      }
-    });
-    for (const auto& entry : fs::directory_iterator(temp_.path())) {
-      EXPECT_NE(entry.path().extension(), ".tmp") << k;
     }
   }
 }
