@@ -49,8 +49,8 @@ class PortableFileTest : public ::testing::Test {
   // Parts of all lengths around a chunk's.
   PortableParts Sample() const {
     PortableParts parts;
-    parts.body = {Noise(1, 700), Noise(2, 3 * kSmallChunk), "x", Noise(3, kSmallChunk - 1)};
-    parts.head = {parts.body[0].size(), "ann", "chat", Noise(4, 5000)};
+    parts.body = {Noise(1, 700), Noise(2, kSmallChunk), "x", Noise(3, kSmallChunk - 1)};
+    parts.head = {parts.body[0].size(), "ann", "chat", Noise(4, 300)};
     return parts;
   }
 
@@ -85,7 +85,7 @@ TEST_F(PortableFileTest, BodiesThatEndOnAChunk) {
 
 TEST_F(PortableFileTest, EncryptionHidesAndDiffersEachTime) {
   PortableParts parts = Sample();
-  parts.body[1] = std::string(3 * kSmallChunk, 'A');
+  parts.body[1] = std::string(kSmallChunk, 'A');
   ASSERT_OK(WritePortable(File("plain"), parts, {}));
   ASSERT_OK(WritePortable(File("a"), parts, SampleKey()));
   ASSERT_OK(WritePortable(File("b"), parts, SampleKey()));

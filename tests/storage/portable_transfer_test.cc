@@ -5,6 +5,7 @@
 #include "common/status.h"
 #include "common/storage/durable_file.h"
 #include "common/storage/file_names.h"
+#include "common/storage/on_disk.h"
 #include "common/storage/staging.h"
 #include "tests/storage/portable_fixture.h"
 #include "tests/storage/storage_exercise.h"
@@ -162,12 +163,14 @@ TEST_F(TransferTest, OneThatIsThereIsNeverReplaced) {
       [&] { WriteFile(chat_.path() + "/journal", "damage"); },
       [&] { fs::remove(chat_.path() + "/journal"); },
   };
+  const auto good = Snapshot(here_);
   for (const auto& damage : kStates) {
     damage();
     const auto before = Snapshot(here_);
     const absl::Status status = Import(here_, file_).status();
     EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
     EXPECT_EQ(Snapshot(here_), before);
+    for (const auto& [name, bytes] : good) WriteFile(JoinPath(here_, name), bytes);
   }
 }
 
@@ -270,6 +273,49 @@ TEST_F(TransferTest, HostileParts) {
     ASSERT_TRUE(ListConversationFolders(there_)->empty());
   }
   EXPECT_LT(taken, 750);
+}
+
+// The same with a manifest and a journal that say what the damaged segments say: nothing of them is caught before the
+// segments themselves are looked at, and bound anew.
+TEST_F(TransferTest, HostileSegmentsUnderTheirOwnManifest) {
+  std::mt19937_64 generator(6);
+  const auto next = [&] { return generator(); };
+  int taken = 0;
+  for (int i = 0; i < 400; ++i) {
+    fs::remove_all(temp_.path() + "/evil");
+    SampleConversation evil(temp_.path() + "/evil");
+    ASSERT_OK(evil.Begin());
+    ASSERT_OK(evil.Turn(3, 2));
+    std::vector<SegmentSummary> summaries;
+    for (int stage = 0; stage < SampleConversation::kStages; ++stage) {
+      absl::StatusOr<SegmentSummary> summary =
+          testing::WriteSegment(evil.path(), evil.HeaderOf(stage, 1), evil.RecordsOf(stage, 5, 17));
+      ASSERT_OK(summary);
+      const std::string path = JoinPath(evil.path(), summary->file);
+      const std::string bytes = testing::ResealSegment(testing::MutateBytes(ReadFile(path), next));
+      if (bytes.size() >= limits::kBlockBytes) {
+        WriteFile(path, bytes);
+        summary->bytes = bytes.size();
+        summary->payload_bytes = 0;
+        summary->index_digest = LoadBytes<DigestBytes>(bytes, bytes.size() - limits::kBlockBytes + 56).Value();
+      }
+      summaries.push_back(*summary);
+    }
+    Manifest manifest = evil.ManifestOf(1, summaries);
+    ASSERT_OK(CommitSave(evil.store(), evil.folder(), &manifest, &evil.journal()).status);
+    ASSERT_OK(WritePortable(file_, PartsOf(evil), {}));
+    const absl::StatusOr<PortableSummary> in =
+        Import(there_, file_, {}, next() % 2 == 0 ? ImportTarget{} : ImportTarget{"bob", "moved"});
+    ASSERT_FALSE(fs::exists(StagingPath(there_)));
+    if (in.ok()) {
+      ++taken;
+      ExpectSound(there_, in->owner, in->id);
+      fs::remove_all(ConversationPath(there_, ConversationFolder(in->owner, in->id)));
+    }
+    ASSERT_TRUE(ListConversationFolders(there_)->empty());
+  }
+  EXPECT_GT(taken, 0) << "payload bytes may change";
+  EXPECT_LT(taken, 300);
 }
 
 // Parts that are sound by themselves and do not belong together.
