@@ -103,6 +103,7 @@ int RunServe(const ServeOptions& options) {
     return template_engine.ok() ? chat.RenderText(request) : no_helper();
   };
   parts.chat_template = chat_template;
+  if (topology.store.has_value()) parts.store_dir = std::filesystem::absolute(topology.store->dir).lexically_normal();
   auto http = HttpServer::Start({.listen = topology.server.listen,
                                  .keys_file = topology.server.keys_file,
                                  .allow_hosts = topology.server.allow_hosts,
