@@ -107,6 +107,7 @@ inline constexpr size_t kMaxManifestSegments = 65'536;
 inline constexpr int kMaxManifestDepth = 8;
 inline constexpr int kMostSegmentsPerStage = 64;        // beyond, a conversation's image is written anew
 inline constexpr size_t kLeastCompactedBytes = kMiB;    // smaller segments are not worth it
+inline constexpr int64_t kMaxGeneration = (int64_t{1} << 53) - 1;  // exact also for JSON readers that know only doubles
 inline constexpr int kMaxBranches = 8;                  // of a conversation; the side branch used least recently goes
 inline constexpr size_t kMaxNumericsBytes = 4096;
 inline constexpr size_t kMaxStoredNameBytes = 256;

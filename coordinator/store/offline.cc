@@ -9,6 +9,7 @@
 #include "common/storage/durable_file.h"
 #include "common/storage/file_names.h"
 #include "common/storage/store_layout.h"
+#include "coordinator/conversation/conversation.h"
 
 namespace layover {
 namespace {
@@ -16,16 +17,6 @@ namespace {
 bool IsFolder(const std::string& path) {
   struct stat status;
   return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
-
-SegmentInfo InfoOf(const ManifestSegment& segment) {
-  return {.file = segment.Path(),
-          .stage = segment.stage,
-          .generation = segment.generation,
-          .layer_begin = segment.layer_begin,
-          .layer_end = segment.layer_end,
-          .bytes = static_cast<int64_t>(segment.bytes),
-          .live_bytes = static_cast<int64_t>(segment.live_bytes)};
 }
 
 ConversationInfo InfoOf(const ConversationImage& image) {
@@ -47,8 +38,8 @@ ConversationInfo InfoOf(const ConversationImage& image) {
     info.saved_n_tokens = manifest.n_tokens;
     for (const ManifestSegment& segment : manifest.segments) {
       if (segment.folder.empty()) info.bytes_disk += static_cast<int64_t>(segment.bytes);
-      info.segments.push_back(InfoOf(segment));
     }
+    info.segments = SegmentsOf(manifest);
     for (const ManifestBranch& branch : manifest.branches) {
       info.branch_list.push_back({.n_tokens = branch.n_tokens, .fork_position = branch.fork_position,
                                   .saved_n_tokens = branch.n_tokens, .state = info.state,
