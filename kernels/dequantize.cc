@@ -10,6 +10,8 @@
 
 #include "common/check.h"
 #include "kernels/float16.h"
+#include "kernels/iq_blocks.h"
+#include "kernels/quant_tables.h"
 
 namespace layover {
 namespace {
@@ -95,35 +97,21 @@ void DecodeQ8_0(const void* block, float* out) {
   for (int i = 0; i < 32; ++i) out[i] = static_cast<float>(static_cast<int8_t>(b[2 + i])) * d;
 }
 
-constexpr std::array<int8_t, 16> kIq4Values = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                               1,    13,   25,  38,  53,  69,  89,  113};
-
 void DecodeIQ4_NL(const void* block, float* out) {
   const uint8_t* b = Bytes(block);
   const float d = LoadHalf(b);
   for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(kIq4Values[Nibble(b + 2, i)]);
 }
 
-// E2M1 values doubled; the scale is halved in turn, so that exponent 0 and 1 end as float32 subnormals.
-constexpr std::array<int8_t, 16> kMxfp4Values = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
+// Bfloat16 holds the scale exactly, and its bits are the upper half of the float's.
 float Mxfp4Scale(uint8_t exponent) {
-  if (exponent < 2) return std::bit_cast<float>(0x00200000u << exponent);  // 2^-128, 2^-127
-  return std::bit_cast<float>(static_cast<uint32_t>(exponent - 1) << 23);
+  return Bfloat16ToFloat(Mxfp4ScaleBits(exponent));
 }
 
 void DecodeMXFP4(const void* block, float* out) {
   const uint8_t* b = Bytes(block);
   const float d = Mxfp4Scale(b[0]);
   for (int i = 0; i < 32; ++i) out[i] = static_cast<float>(kMxfp4Values[Nibble(b + 1, i)]) * d;
-}
-
-// The twelve bytes of 6-bit scales and minima that Q4_K and Q5_K share; g is the group of 32.
-int KScale(const uint8_t* s, int g) {
-  return g < 4 ? s[g] & 63 : (s[g + 4] & 15) | s[g - 4] >> 6 << 4;
-}
-int KMinimum(const uint8_t* s, int g) {
-  return g < 4 ? s[g + 4] & 63 : s[g + 4] >> 4 | s[g] >> 6 << 4;
 }
 
 void DecodeQ4_K(const void* block, float* out) {
@@ -166,12 +154,6 @@ void DecodeQ2_K(const void* block, float* out) {
   }
 }
 
-int Q3Scale(const uint8_t* s, int k) {
-  const int low = k < 8 ? s[k] & 15 : s[k - 8] >> 4;
-  const int high = s[8 + k % 4] >> (2 * (k / 4)) & 3;
-  return (low | high << 4) - 32;
-}
-
 void DecodeQ3_K(const void* block, float* out) {
   const uint8_t* b = Bytes(block);
   const float d = LoadHalf(b + 108);
@@ -204,10 +186,21 @@ void DecodeIQ4_XS(const void* block, float* out) {
   const uint16_t scales_high = LoadU16(b + 2);
   for (int i = 0; i < kSuper; ++i) {
     const int g = i / 32;
-    const int low = b[4 + g / 2] >> (4 * (g & 1)) & 15;
-    const int high = scales_high >> (2 * g) & 3;
-    const float scale = d * static_cast<float>((low | high << 4) - 32);
+    const float scale = d * static_cast<float>(Iq4Scale(scales_high, b + 4, g));
     out[i] = scale * static_cast<float>(kIq4Values[Nibble(b + 8 + 16 * g, i % 32)]);
+  }
+}
+
+template <WeightType kType>
+void DecodeIq(const void* block, float* out) {
+  static const IqFormat& format = *FindIqFormat(kType);
+  const float d = HalfToFloat(format.scale(Bytes(block))) * format.step;
+  for (int g = 0; g < kSuper / 32; ++g) {
+    IqGroup group;
+    format.group(Bytes(block), g, &group);
+    for (int i = 0; i < 32; ++i) {
+      out[32 * g + i] = static_cast<float>(group.q[i]) * (d * static_cast<float>(group.sc[i / 16]));
+    }
   }
 }
 
@@ -229,8 +222,15 @@ constexpr std::array kDecoders = {
     Decoder{WeightType::kQ4_K, DecodeQ4_K},
     Decoder{WeightType::kQ5_K, DecodeQ5_K},
     Decoder{WeightType::kQ6_K, DecodeQ6_K},
+    Decoder{WeightType::kIQ2_XXS, DecodeIq<WeightType::kIQ2_XXS>},
+    Decoder{WeightType::kIQ2_XS, DecodeIq<WeightType::kIQ2_XS>},
+    Decoder{WeightType::kIQ3_XXS, DecodeIq<WeightType::kIQ3_XXS>},
+    Decoder{WeightType::kIQ1_S, DecodeIq<WeightType::kIQ1_S>},
     Decoder{WeightType::kIQ4_NL, DecodeIQ4_NL},
+    Decoder{WeightType::kIQ3_S, DecodeIq<WeightType::kIQ3_S>},
+    Decoder{WeightType::kIQ2_S, DecodeIq<WeightType::kIQ2_S>},
     Decoder{WeightType::kIQ4_XS, DecodeIQ4_XS},
+    Decoder{WeightType::kIQ1_M, DecodeIq<WeightType::kIQ1_M>},
     Decoder{WeightType::kBF16, DecodeBF16},
     Decoder{WeightType::kMXFP4, DecodeMXFP4},
 };

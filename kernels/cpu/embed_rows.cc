@@ -9,13 +9,13 @@ namespace layover {
 namespace {
 
 void ReadRow(const PackedFormat& format, const uint8_t* tile, int lane, int cols, float* out) {
-  if (format.read_float != nullptr) {
-    for (int k = 0; k < cols; ++k) out[k] = format.read_float(tile, k, lane);
+  if (format.activation == ActivationFormat::kF32) {
+    for (int k = 0; k < cols; ++k) out[k] = ReadPackedFloat(format, tile, k, lane);
     return;
   }
   for (int k = 0; k < cols; k += kBlockCols) {
     PlainBlock block;
-    format.read_block(tile, k / kBlockCols, lane, &block);
+    ReadPackedBlock(format, tile, k / kBlockCols, lane, &block);
     for (int i = 0; i < kBlockCols; ++i) {
       const float value = static_cast<float>(block.q[i]) * block.scale[i / 16];
       out[k + i] = format.has_minimum ? value + block.minimum[i / 16] : value;

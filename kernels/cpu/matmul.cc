@@ -8,7 +8,7 @@
 #include "common/check.h"
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/matmul_kernels.h"
-#include "kernels/cpu/packed_layout.h"
+#include "kernels/cpu/packed_format.h"
 
 namespace layover {
 namespace {
@@ -20,33 +20,18 @@ const CpuPackedWeight& PackedOf(const MatMulArgs& args) {
   return static_cast<const CpuPackedWeight&>(*args.weight);
 }
 
-const MatMulKernels& KernelsOf(CpuIsa isa) {
+// The kernels of an instruction set that have the kind.
+const MatMulKernels& KernelsOf(CpuIsa isa, PackedKind kind) {
 #if defined(__x86_64__)
-  if (isa == CpuIsa::kAvx512) return kMatMulAvx512;
-  if (isa == CpuIsa::kAvx2) return kMatMulAvx2;
+  static constexpr const MatMulKernels* kAvx512[] = {&kMatMulFloatAvx512, &kMatMulBlockAvx512, &kMatMulSuperAvx512};
+  static constexpr const MatMulKernels* kAvx2[] = {&kMatMulFloatAvx2, &kMatMulBlockAvx2, &kMatMulSuperAvx2};
+  if (isa != CpuIsa::kScalar) {
+    for (const MatMulKernels* kernels : isa == CpuIsa::kAvx512 ? kAvx512 : kAvx2) {
+      if (kernels->of_kind[static_cast<int>(kind)] != nullptr) return *kernels;
+    }
+  }
 #endif
   return kMatMulScalar;
-}
-
-MatMulKernels::Kernel KernelOf(const MatMulKernels& kernels, WeightType type) {
-  switch (type) {
-    case WeightType::kF32:
-      return kernels.f32;
-    case WeightType::kF16:
-      return kernels.f16;
-    case WeightType::kBF16:
-      return kernels.bf16;
-    case WeightType::kQ4_0:
-      return kernels.q4_0;
-    case WeightType::kQ4_1:
-      return kernels.q4_1;
-    case WeightType::kQ8_0:
-      return kernels.q8_0;
-    case WeightType::kQ6_K:
-      return kernels.q6_k;
-    default:
-      return nullptr;
-  }
 }
 
 // A thread's working memory for unpacked weights; grows to the largest product it has seen.
@@ -73,10 +58,12 @@ int CpuMatMulColumns(const CpuPackedWeight& weight) {
 void CpuRunMatMulPiece(CpuIsa isa, const MatMulPiece& piece) {
   const CpuPackedWeight& weight = *piece.weight;
   LAYOVER_CHECK(piece.n_rows <= kMatMulPieceRows && 0 <= piece.expert && piece.expert < weight.experts);
-  const MatMulKernels& kernels = KernelsOf(isa);
-  const MatMulKernels::Kernel kernel = KernelOf(kernels, weight.type);
-  LAYOVER_CHECK(kernel != nullptr);
-  kernel(MatMulJob{
+  const PackedFormat& format = *FindPackedFormat(weight.type);
+  const MatMulKernels& kernels = KernelsOf(isa, format.kind);
+  kernels.of_kind[static_cast<int>(format.kind)](MatMulJob{
+      .format = &format,
+      .table = format.table,
+      .step = format.step,
       .tiles = weight.data() + static_cast<size_t>(piece.expert) * weight.tiles() * weight.tile_bytes(),
       .tile_bytes = weight.tile_bytes(),
       .tile_begin = piece.column_begin * kTaskTiles,

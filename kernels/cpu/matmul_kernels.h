@@ -5,10 +5,17 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/packed_layout.h"
+
 namespace layover {
+
+struct PackedFormat;
 
 // Tiles [tile_begin, tile_end) of a weight times n_rows prepared rows.
 struct MatMulJob {
+  const PackedFormat* format = nullptr;  // of the scalar products
+  const int8_t* table = nullptr;         // 16 values, for kinds of a table
+  float step = 1.0f;                     // Table3, Table4
   const uint8_t* tiles = nullptr;  // of one expert, from tile 0
   size_t tile_bytes = 0;
   int tile_begin = 0;
@@ -26,15 +33,23 @@ struct MatMulJob {
   uint8_t* scratch = nullptr;         // MatMulKernels::scratch_bytes, aligned to 64
 };
 
+// Kernels of some kinds; null for the others.
 struct MatMulKernels {
   using Kernel = void (*)(const MatMulJob& job);
-  Kernel f32, f16, bf16, q4_0, q4_1, q8_0, q6_k;
-  size_t (*scratch_bytes)(int n_rows, int cols);
+  Kernel of_kind[kPackedKinds] = {};
+  size_t (*scratch_bytes)(int n_rows, int cols) = nullptr;
 };
+constexpr void SetKernel(MatMulKernels* kernels, PackedKind kind, MatMulKernels::Kernel kernel) {
+  kernels->of_kind[static_cast<int>(kind)] = kernel;
+}
 
-extern const MatMulKernels kMatMulScalar;
-extern const MatMulKernels kMatMulAvx2;
-extern const MatMulKernels kMatMulAvx512;
+extern const MatMulKernels kMatMulScalar;  // all kinds
+extern const MatMulKernels kMatMulFloatAvx2;
+extern const MatMulKernels kMatMulBlockAvx2;
+extern const MatMulKernels kMatMulSuperAvx2;
+extern const MatMulKernels kMatMulFloatAvx512;
+extern const MatMulKernels kMatMulBlockAvx512;
+extern const MatMulKernels kMatMulSuperAvx512;
 
 }  // namespace layover
 

@@ -59,9 +59,8 @@ float AddBlock(const PackedFormat& format, const PlainBlock& w, const int16_t* a
   return AddGroup({w.q + 16, 16, w.scale[1], w.minimum[1], m}, a + 16, block.scale, second, acc);
 }
 
-template <WeightType kType>
 void MatMulInteger(const MatMulJob& job) {
-  const PackedFormat& format = *FindPackedFormat(kType);
+  const PackedFormat& format = *job.format;
   auto* values = reinterpret_cast<int16_t*>(job.scratch);
   auto* sums = reinterpret_cast<float*>(values + static_cast<size_t>(job.n_rows) * job.cols);
   JoinHalves(job, values);
@@ -70,7 +69,7 @@ void MatMulInteger(const MatMulJob& job) {
     for (int row = 0; row < job.n_rows; ++row) sums[row] = 0.0f;
     for (int b = 0; b < job.cols / kBlockCols; ++b) {
       PlainBlock weights;
-      format.read_block(tile, b, output % kTileRows, &weights);
+      ReadPackedBlock(format, tile, b, output % kTileRows, &weights);
       for (int row = 0; row < job.n_rows; ++row) {
         A16Block block;
         std::memcpy(&block, job.x + row * job.x_row_bytes + job.cols * 2 + b * sizeof(A16Block), sizeof(block));
@@ -82,15 +81,14 @@ void MatMulInteger(const MatMulJob& job) {
   }
 }
 
-template <WeightType kType>
 void MatMulFloat(const MatMulJob& job) {
-  const PackedFormat& format = *FindPackedFormat(kType);
+  const PackedFormat& format = *job.format;
   for (int output = job.tile_begin * kTileRows; output < job.tile_end * kTileRows && output < job.n_out; ++output) {
     const uint8_t* tile = job.tiles + output / kTileRows * job.tile_bytes;
     for (int row = 0; row < job.n_rows; ++row) {
       const auto* x = reinterpret_cast<const float*>(job.x + row * job.x_row_bytes);
       float sum = 0.0f;
-      for (int k = 0; k < job.cols; ++k) sum = std::fma(format.read_float(tile, k, output % kTileRows), x[k], sum);
+      for (int k = 0; k < job.cols; ++k) sum = std::fma(ReadPackedFloat(format, tile, k, output % kTileRows), x[k], sum);
       StoreOutput(job, row, output, sum);
     }
   }
@@ -100,17 +98,17 @@ size_t ScratchBytes(int n_rows, int cols) {
   return static_cast<size_t>(n_rows) * (static_cast<size_t>(cols) * sizeof(int16_t) + sizeof(float));
 }
 
+constexpr MatMulKernels AllKinds() {
+  MatMulKernels kernels;
+  for (int kind = 0; kind < kPackedKinds; ++kind) {
+    kernels.of_kind[kind] = kind < static_cast<int>(PackedKind::kQ4_0) ? MatMulFloat : MatMulInteger;
+  }
+  kernels.scratch_bytes = ScratchBytes;
+  return kernels;
+}
+
 }  // namespace
 
-const MatMulKernels kMatMulScalar = {
-    .f32 = MatMulFloat<WeightType::kF32>,
-    .f16 = MatMulFloat<WeightType::kF16>,
-    .bf16 = MatMulFloat<WeightType::kBF16>,
-    .q4_0 = MatMulInteger<WeightType::kQ4_0>,
-    .q4_1 = MatMulInteger<WeightType::kQ4_1>,
-    .q8_0 = MatMulInteger<WeightType::kQ8_0>,
-    .q6_k = MatMulInteger<WeightType::kQ6_K>,
-    .scratch_bytes = ScratchBytes,
-};
+const MatMulKernels kMatMulScalar = AllKinds();
 
 }  // namespace layover

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/packed_layout.h"
 #include "kernels/ops.h"
 
 namespace layover {
@@ -19,17 +20,14 @@ struct PlainBlock {
 
 struct PackedFormat {
   WeightType type;
+  PackedKind kind;
   ActivationFormat activation;
   int group;  // columns under one scale: 16 or 32; 1 for float types
   bool has_minimum;
-  int super_cols;   // cols is a multiple of this ...
-  int super_bytes;  // ... and takes so many bytes of a tile
-  // rows: 16 rows in GGUF's layout, null for one beyond the weight's last. tile: TileBytes, zeroed.
-  void (*pack)(const uint8_t* const* rows, int cols, uint8_t* tile);
-  // Row `lane` of a tile, columns [32 * block, 32 * block + 32). Integer types.
-  void (*read_block)(const uint8_t* tile, int block, int lane, PlainBlock* out);
-  // Row `lane` of a tile, one column. Float types.
-  float (*read_float)(const uint8_t* tile, int col, int lane);
+  int super_cols;       // cols is a multiple of this ...
+  int super_bytes;      // ... and takes so many bytes of a tile
+  const int8_t* table;  // 16 values, for kinds of a table, else null
+  float step;           // of scales; 1 but for some IQ types
 };
 
 // Null if the CPU has no product for the type.
@@ -37,6 +35,14 @@ const PackedFormat* FindPackedFormat(WeightType type);
 
 // Rounded up to 64, so that tiles begin at cache lines.
 size_t TileBytes(const PackedFormat& format, int cols);
+
+// rows: 16 rows in GGUF's layout, null for one beyond the weight's last. tile: TileBytes, zeroed.
+void PackTile(const PackedFormat& format, const uint8_t* const* rows, int cols, uint8_t* tile);
+
+// Row `lane` of a tile, columns [32 * block, 32 * block + 32). Integer types.
+void ReadPackedBlock(const PackedFormat& format, const uint8_t* tile, int block, int lane, PlainBlock* out);
+// Row `lane` of a tile, one column. Float types.
+float ReadPackedFloat(const PackedFormat& format, const uint8_t* tile, int col, int lane);
 
 }  // namespace layover
 

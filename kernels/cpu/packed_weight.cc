@@ -128,7 +128,7 @@ absl::StatusOr<std::unique_ptr<PackedWeight>> PackCpuWeight(const WeightSource& 
       for (int lane = 0; lane < kTileRows && row + lane < source.rows; ++lane) {
         rows[lane] = expert_rows + (row + lane) * row_bytes;
       }
-      format->pack(rows.data(), source.cols, tile);
+      PackTile(*format, rows.data(), source.cols, tile);
     }
   }
   return weight;

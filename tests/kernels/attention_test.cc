@@ -116,7 +116,10 @@ std::vector<float> RunInSteps(const Shape& shape, const Variant& variant, const 
   std::vector<float> rows;
   int begin = 0;
   for (const int end : cuts) {
-    const std::vector<float> part = RunStep(shape, stream.get(), cache.layer(), {{&sequence, begin, end, pages}});
+    std::vector<int32_t> table = pages;  // pages before the window were given back
+    const int first = shape.window > 0 ? std::max(0, begin - shape.window + 1) / kPageTokens : 0;
+    std::fill_n(table.begin(), first, -1);
+    const std::vector<float> part = RunStep(shape, stream.get(), cache.layer(), {{&sequence, begin, end, table}});
     rows.insert(rows.end(), part.begin(), part.end());
     begin = end;
   }

@@ -233,7 +233,7 @@ TEST_P(MatMul, ExtremesDoNotOverflow) {
     RawWeight raw = RandomWeight(GetParam(), n_out, cols, 41);
     for (size_t at = 0; at < raw.data.size(); at += BlockBytes(raw.type)) {
       std::memset(raw.data.data() + at, fill, BlockBytes(raw.type));
-      for (const int field : HalfFields(raw.type)) PutHalf(raw.data.data() + at + field, 1.5f);
+      PutScales(raw.type, raw.data.data() + at, 1.5f, 1.5f);
     }
     const auto weight = Pack(raw);
     std::vector<float> x(n_rows * cols, 3.0f);
@@ -256,7 +256,8 @@ TEST_P(MatMul, ZerosAndSubnormals) {
   for (size_t i = 0; i < raw.data.size() / BlockBytes(raw.type); ++i) {
     uint8_t* block = raw.data.data() + i * BlockBytes(raw.type);
     if (i % 3 == 2) continue;
-    for (const int field : HalfFields(raw.type)) PutHalf(block + field, i % 3 == 0 ? 0x1p-24f : 0.0f);
+    const float tiny = i % 3 == 0 ? 0x1p-24f : 0.0f;
+    if (BlockElements(raw.type) > 1) PutScales(raw.type, block, tiny, tiny);
     if (BlockElements(raw.type) == 1) {
       std::memset(block, 0, BlockBytes(raw.type));
       block[0] = i % 3 == 0;

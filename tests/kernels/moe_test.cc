@@ -133,21 +133,32 @@ std::vector<uint8_t> PrepareRows(Device* device, Stream* stream, ActivationForma
   return prepared;
 }
 
+// One device per variant for all mixtures: each has an arena of huge pages.
+const std::vector<std::unique_ptr<Device>>& Devices() {
+  static const auto& devices = *new std::vector<std::unique_ptr<Device>>([] {
+    std::vector<std::unique_ptr<Device>> opened;
+    for (const Variant& variant : Variants()) opened.push_back(OpenCpu(variant));
+    return opened;
+  }());
+  return devices;
+}
+
 void ExpectBitsOfSingleExperts(const Mixture& m) {
   const RawWeight raw = RandomWeight(m.type, m.n_out, m.cols, 6, m.experts);
   const std::vector<int32_t> chosen = Choices(m, 7);
   const std::vector<float> x = NormalValues(static_cast<size_t>(m.n_rows) * (m.x_per_choice ? m.k : 1) * m.cols, 8);
   const std::vector<float> bias = NormalValues(static_cast<size_t>(m.experts) * m.n_out, 9);
   std::vector<float> want(chosen.size() * m.n_out);
-  for (const Variant& variant : Variants()) {
-    const std::unique_ptr<Device> device = OpenCpu(variant);
+  for (size_t v = 0; v < Variants().size(); ++v) {
+    const Variant variant = Variants()[v];
+    Device* const device = Devices()[v].get();
     const std::unique_ptr<Stream> stream = device->NewComputeStream();
     auto slab = device->PackWeight(raw.Source());
     ASSERT_TRUE(slab.ok()) << slab.status();
     const ActivationFormat format = (*slab)->activation;
-    const std::vector<uint8_t> prepared = PrepareRows(device.get(), stream.get(), format, x, m.cols);
+    const std::vector<uint8_t> prepared = PrepareRows(device, stream.get(), format, x, m.cols);
     const size_t row_bytes = device->ActivationBytes(format, 1, m.cols);
-    if (variant.isa == CpuIsa::kScalar && variant.threads == 1) {
+    if (v == 0) {
       for (int e = 0; e < m.experts; ++e) {
         auto one = device->PackWeight({m.type, 1, m.n_out, m.cols, raw.row(e * m.n_out), raw.data.size() / m.experts});
         for (size_t i = 0; i < chosen.size(); ++i) {
@@ -167,7 +178,8 @@ void ExpectBitsOfSingleExperts(const Mixture& m) {
 
 TEST(MoeMatMul, BitsAreThoseOfMatMulWithEachExpert) {
   for (const WeightType type : kMatMulTypes) {
-    for (const int n_rows : {1, 9, 40}) ExpectBitsOfSingleExperts({type, 6, 50, 256, n_rows, 3, n_rows == 9});
+    ExpectBitsOfSingleExperts({type, 5, 50, 256, 1, 2, true});
+    ExpectBitsOfSingleExperts({type, 6, 34, 256, 30, 3, false});
   }
 }
 

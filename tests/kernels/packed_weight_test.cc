@@ -60,7 +60,7 @@ TEST(PackedWeight, EmbedRowsScales) {
 
 TEST(PackedWeight, ExpertsStandBackToBack) {
   CpuWeightArena arena;
-  for (const WeightType type : {WeightType::kQ4_1, WeightType::kQ6_K, WeightType::kF16}) {
+  for (const WeightType type : kMatMulTypes) {
     const RawWeight slab = RandomWeight(type, 21, 256, 9, 3);
     const auto packed = PackCpuWeight(slab.Source(), &arena);
     ASSERT_TRUE(packed.ok());
@@ -82,6 +82,9 @@ TEST(PackedWeight, SizesAreNearlyThoseOfTheFile) {
   EXPECT_EQ(PackedCpuWeightBytes(WeightType::kQ8_0, 1, 49152, 576), 49152u * 612);
   EXPECT_EQ(PackedCpuWeightBytes(WeightType::kQ4_0, 1, 16, 64), 576u);
   EXPECT_EQ(PackedCpuWeightBytes(WeightType::kQ6_K, 1, 16, 1024), 4u * 16 * 210);
+  EXPECT_EQ(PackedCpuWeightBytes(WeightType::kQ4_K, 1, 16, 1024), 4u * 16 * (144 + 4));  // sub-scales in whole bytes
+  EXPECT_EQ(PackedCpuWeightBytes(WeightType::kMXFP4, 1, 16, 1024), 32u * 16 * (17 + 1));
+  EXPECT_EQ(PackedCpuWeightBytes(WeightType::kIQ2_XXS, 1, 16, 1024), 4u * 16 * 114);  // as Q3_K, whose blocks have 110
   EXPECT_EQ(PackedCpuWeightBytes(WeightType::kF32, 1, 17, 3), 2u * 16 * 3 * 4);
 }
 
@@ -95,7 +98,7 @@ TEST(PackedWeight, BadSourcesAreRefusedByName) {
   EXPECT_THAT(PackError({WeightType::kQ6_K, 1, 1, 576, data, 420}), HasSubstr("no multiple of 256, the block of Q6_K"));
   EXPECT_THAT(PackError({WeightType::kQ4_1, 1, 0, 64, data, 0}), HasSubstr("0 rows"));
   EXPECT_THAT(PackError({WeightType::kQ4_1, -1, 2, 64, data, 80}), HasSubstr("-1 experts"));
-  EXPECT_THAT(PackError({WeightType::kIQ1_M, 1, 1, 256, data, 56}), HasSubstr("no product for IQ1_M"));
+  EXPECT_THAT(PackError({static_cast<WeightType>(24), 1, 1, 256, data, 256}), HasSubstr("no product for I8"));
   EXPECT_THAT(PackError({static_cast<WeightType>(99), 1, 1, 32, data, 18}), HasSubstr("type 99 is unknown"));
 }
 

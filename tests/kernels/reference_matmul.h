@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -19,9 +20,12 @@
 
 namespace layover {
 
-inline constexpr WeightType kMatMulTypes[] = {WeightType::kF32,  WeightType::kF16,  WeightType::kBF16,
-                                              WeightType::kQ4_0, WeightType::kQ4_1, WeightType::kQ8_0,
-                                              WeightType::kQ6_K};
+inline constexpr WeightType kMatMulTypes[] = {
+    WeightType::kF32,     WeightType::kF16,    WeightType::kBF16,  WeightType::kQ4_0,  WeightType::kQ4_1,
+    WeightType::kQ5_0,    WeightType::kQ5_1,   WeightType::kQ8_0,  WeightType::kQ2_K,  WeightType::kQ3_K,
+    WeightType::kQ4_K,    WeightType::kQ5_K,   WeightType::kQ6_K,  WeightType::kIQ1_S, WeightType::kIQ1_M,
+    WeightType::kIQ2_XXS, WeightType::kIQ2_XS, WeightType::kIQ2_S, WeightType::kIQ3_S, WeightType::kIQ3_XXS,
+    WeightType::kIQ4_NL,  WeightType::kIQ4_XS, WeightType::kMXFP4};
 
 inline std::vector<CpuIsa> AvailableIsas() {
   std::vector<CpuIsa> isas;
@@ -42,24 +46,55 @@ struct RawWeight {
   WeightSource Source() const { return {type, experts, rows, cols, data.data(), data.size()}; }
 };
 
-// Byte offsets of the f16 fields of a block.
+// Byte offsets of the f16 fields of a block: d, then what the minimum is made of.
 inline std::vector<int> HalfFields(WeightType type) {
   switch (type) {
-    case WeightType::kQ4_0:
-    case WeightType::kQ8_0:
-      return {0};
+    case WeightType::kF32:
+    case WeightType::kF16:
+    case WeightType::kBF16:
+    case WeightType::kIQ1_M:  // spread over other fields, see PutScales
+    case WeightType::kMXFP4:  // a power of two
+      return {};
     case WeightType::kQ4_1:
+    case WeightType::kQ5_1:
+    case WeightType::kQ4_K:
+    case WeightType::kQ5_K:
       return {0, 2};
+    case WeightType::kQ2_K:
+      return {80, 82};
+    case WeightType::kQ3_K:
+      return {108};
     case WeightType::kQ6_K:
       return {208};
     default:
-      return {};
+      return {0};
   }
+}
+
+inline bool HasMinimum(WeightType type) {
+  return HalfFields(type).size() == 2;
 }
 
 inline void PutHalf(uint8_t* at, float value) {
   const uint16_t half = FloatToHalf(value);
   std::memcpy(at, &half, sizeof(half));
+}
+
+// Scale and minimum of a block; MXFP4 gets the power of two near |scale|.
+inline void PutScales(WeightType type, uint8_t* block, float scale, float minimum) {
+  const std::vector<int> fields = HalfFields(type);
+  if (!fields.empty()) PutHalf(block + fields[0], scale);
+  if (fields.size() == 2) PutHalf(block + fields[1], minimum);
+  if (type == WeightType::kMXFP4) {
+    block[0] = static_cast<uint8_t>(scale == 0 ? 0 : std::max(0, 128 + std::ilogb(scale)));
+  }
+  if (type == WeightType::kIQ1_M) {
+    const uint16_t half = FloatToHalf(scale);
+    for (int k = 0; k < 4; ++k) {
+      uint8_t& top = block[48 + 2 * k + 1];
+      top = static_cast<uint8_t>((top & 15) | (half >> 4 * k & 15) << 4);
+    }
+  }
 }
 
 // Random integers, scales and minima about as large as a model's; float types: normal values.
@@ -85,7 +120,8 @@ inline RawWeight RandomWeight(WeightType type, int rows, int cols, uint32_t seed
         break;
     }
     for (size_t i = 0; i < block_bytes; ++i) block[i] = static_cast<uint8_t>(random());
-    for (const int field : HalfFields(type)) PutHalf(block + field, normal(random));
+    const float scale = normal(random);
+    PutScales(type, block, scale, normal(random));
   }
   return weight;
 }
@@ -98,22 +134,24 @@ struct ExactRow {
 
 inline ExactRow DecodeExactly(const RawWeight& weight, int row) {
   ExactRow exact{std::vector<double>(weight.cols), std::vector<double>(weight.cols)};
-  if (weight.type == WeightType::kQ4_1) {
-    for (int k = 0; k < weight.cols; ++k) {
-      const uint8_t* block = weight.row(row) + k / 32 * 20;
-      uint16_t d, m;
-      std::memcpy(&d, block, 2);
-      std::memcpy(&m, block + 2, 2);
-      const int q = block[4 + k % 16] >> (k % 32 / 16 * 4) & 15;
-      exact.scaled[k] = static_cast<double>(HalfToFloat(d)) * q;
-      exact.minimum[k] = HalfToFloat(m);
-    }
-    return exact;
-  }
-  // The other types' values fit in float32 without rounding.
+  // With a minimum: what is left when one of d and dmin is zero. Products of an f16 with a sub-scale and an integer of
+  // a few bits fit in float32 without rounding.
+  const std::vector<int> fields = HalfFields(weight.type);
+  const size_t row_bytes = RowBytes(weight.type, weight.cols);
   std::vector<float> values(weight.cols);
-  DequantizeRow(weight.type, weight.row(row), weight.cols, values.data());
-  for (int k = 0; k < weight.cols; ++k) exact.scaled[k] = values[k];
+  const auto decode_without = [&](int field, std::vector<double>* out) {
+    std::vector<uint8_t> copy(weight.row(row), weight.row(row) + row_bytes);
+    for (size_t at = 0; field >= 0 && at < row_bytes; at += BlockBytes(weight.type))
+      PutHalf(copy.data() + at + field, 0);
+    DequantizeRow(weight.type, copy.data(), weight.cols, values.data());
+    out->assign(values.begin(), values.end());
+  };
+  if (HasMinimum(weight.type)) {
+    decode_without(fields[1], &exact.scaled);
+    decode_without(fields[0], &exact.minimum);
+  } else {
+    decode_without(-1, &exact.scaled);
+  }
   return exact;
 }
 
@@ -147,9 +185,25 @@ class BoundedSum {
   double bound_ = 0;
 };
 
+// Columns under one scale: ops.h leaves it to the type, kernels/README.md says it.
 inline int GroupCols(WeightType type) {
-  return BlockElements(type) == 1 ? 1 : type == WeightType::kQ6_K ? 16 : 32;
+  switch (type) {
+    case WeightType::kQ2_K:
+    case WeightType::kQ3_K:
+    case WeightType::kQ6_K:
+    case WeightType::kIQ1_S:
+    case WeightType::kIQ1_M:
+    case WeightType::kIQ2_XXS:
+    case WeightType::kIQ2_XS:
+    case WeightType::kIQ2_S:
+      return 16;
+    default:
+      return BlockElements(type) == 1 ? 1 : 32;
+  }
 }
+
+// d * da among subnormals is off by up to 2^-150, and multiplies a dot below 2^28 (127 * 32639 * 32 and a bit).
+inline constexpr double kSubnormalScale = 0x1p-122;
 
 // x, x_error: [cols]. x_error: how far the product's own activations may be from x; null for not at all.
 inline BoundedSum DotInDouble(const ExactRow& w, int group, bool has_minimum, const double* x, const double* x_error) {
@@ -163,6 +217,7 @@ inline BoundedSum DotInDouble(const ExactRow& w, int group, bool has_minimum, co
       if (x_error != nullptr) sum.Allow(std::abs(w.scaled[k] + w.minimum[k]) * x_error[k]);
     }
     sum.AddProduct(scaled, group == 1 ? 0 : 2);   // float(dot), d * da
+    if (group > 1) sum.Allow(kSubnormalScale);
     if (has_minimum) sum.AddProduct(minimum, 1);  // float(sum) * da
   }
   return sum;
@@ -179,7 +234,7 @@ inline ReferenceProduct MultiplyInDouble(const RawWeight& weight, const std::vec
     const ExactRow w = DecodeExactly(weight, o);
     for (int r = 0; r < n_rows; ++r) {
       const size_t at = static_cast<size_t>(r) * weight.cols;
-      BoundedSum sum = DotInDouble(w, GroupCols(weight.type), weight.type == WeightType::kQ4_1, &x[at],
+      BoundedSum sum = DotInDouble(w, GroupCols(weight.type), HasMinimum(weight.type), &x[at],
                                    x_error.empty() ? nullptr : &x_error[at]);
       const size_t out = static_cast<size_t>(r) * weight.rows + o;
       if (bias != nullptr) sum.Add(bias[o]);
