@@ -99,6 +99,7 @@ inline constexpr size_t kIoBufferBytes = 2 * kMiB;      // one request to the di
 inline constexpr int kIoBuffers = 8;                    // of one reader or writer
 inline constexpr int kIoReadsInFlight = kIoBuffers / 2;  // the others are being verified and copied meanwhile
 inline constexpr uint64_t kMaxSegmentBytes = 1ull << 42;
+inline constexpr int64_t kMaxGeneration = (int64_t{1} << 53) - 1;  // exact also for JSON readers that know only doubles
 inline constexpr uint64_t kMaxSegmentRecords = 64ull << 20;
 inline constexpr size_t kMaxRecordBytes = 64 * kMiB;    // one payload: it is handed over in one piece
 inline constexpr size_t kMinRunBytes = 256 * kKiB;      // shorter runs are joined: a block of padding stays below 2 %

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <set>
 
+#include "common/limits.h"
 #include "common/status.h"
 #include "common/storage/durable_file.h"
 #include "common/storage/fault_point.h"
@@ -41,7 +42,8 @@ TEST(FileNamesTest, AFolderIsTheHashOfOwnerAndId) {
 TEST(FileNamesTest, OnlyExactNamesAreRead) {
   EXPECT_EQ(SegmentFileName(1, 17), "s01-g000017.seg");
   EXPECT_EQ(SegmentFileName(12, 1234567), "s12-g1234567.seg");
-  for (const auto& [stage, generation] : {std::pair<int, int64_t>(0, 1), {63, 999999}, {7, 1000000}, {1, INT64_MAX}}) {
+  for (const auto& [stage, generation] :
+       {std::pair<int, int64_t>(0, 1), {63, 999999}, {7, 1000000}, {1, limits::kMaxGeneration}}) {
     const std::optional<SegmentName> name = ParseSegmentFileName(SegmentFileName(stage, generation));
     ASSERT_TRUE(name.has_value());
     EXPECT_EQ(name->stage, stage);
@@ -50,7 +52,7 @@ TEST(FileNamesTest, OnlyExactNamesAreRead) {
   for (const char* bad :
        {"", "s01-g000017", "s1-g000017.seg", "s01-g17.seg", "s01-g000000.seg", "s64-g000001.seg", "s01-g0000017.seg",
         "s01-g-00017.seg", "s01-g000017.seg.tmp", "S01-g000017.seg", "s01-g000017.seg ", "s01g000017.seg", "s-g.seg",
-        "s01-g99999999999999999999.seg", "../s01-g000017.seg", "s-1-g000017.seg"}) {
+        "s01-g99999999999999999999.seg", "s01-g9007199254740992.seg", "../s01-g000017.seg", "s-1-g000017.seg"}) {
     EXPECT_FALSE(ParseSegmentFileName(bad).has_value()) << bad;
   }
   EXPECT_FALSE(ParseFolderName("abc").has_value());
