@@ -65,11 +65,12 @@ class Pipeline {
   struct Shadow {
     SessionId session = 0;
     std::vector<int32_t> pages;
+    wire::StateAt state;                // of all its tokens
   };
   absl::StatusOr<Shadow> OpenShadow(std::vector<int32_t> tokens);
 
   // What the model says after the session's tokens and one more: the digest of that logits row, to OnProbed. A scratch
-  // session and page outside the capacity hold the one row; the session itself may run on. Dense models only.
+  // session and page outside the capacity hold the one row; the session itself may run on.
   void Probe(uint64_t probe, SessionId session, int32_t token);
 
   const std::vector<int32_t>& tokens(SessionId session) const { return sessions_.at(session).tokens; }  // fed ones
@@ -109,7 +110,6 @@ class Pipeline {
 
   StageGroup* const stages_;
   Listener* const listener_;
-  const int32_t scratch_page_;          // behind the ledger's
   PageLedger ledger_;
   Scheduler scheduler_;
   SessionId next_session_ = 1;

@@ -18,6 +18,7 @@
 #include "common/topology.h"
 #include "kernels/ops.h"
 #include "stage_worker/kv_pages.h"
+#include "stage_worker/recurrent_state.h"
 
 namespace layover {
 
@@ -25,7 +26,9 @@ namespace layover {
 struct StepInput {
   const int32_t* ids = nullptr;        // [n_rows]; first stage
   const int32_t* positions = nullptr;  // [n_rows]
-  SliceTable slices;
+  SliceTable slices;                   // with the page tables of full attention
+  SliceTable window_slices;            // the same slices with those of sliding windows; models that have such layers
+  StateSlots states;                   // hybrid models
   int n_rows = 0;
 };
 
@@ -52,14 +55,16 @@ struct ModelPlacement {
   std::atomic<uint64_t>* progress = nullptr;  // raised once a layer, so that a hung worker shows
 };
 
+// What a stage's layers keep of the sessions; both outlive the model.
+struct StageMemory {
+  const KvPages* kv = nullptr;
+  const RecurrentState* states = nullptr;
+};
+
 // Loads the stage's weights from the file into the device and builds its forward pass. Unimplemented, naming it, for an
 // architecture, weight type or operation that the device lacks.
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(Device& device, const GgufFile& file, const ModelShape& shape,
-                                                 const KvPages& pages, const ModelPlacement& placement);
-
-// The architectures (one file each).
-absl::StatusOr<std::unique_ptr<Model>> LoadLlama(Device& device, const GgufFile& file, const ModelShape& shape,
-                                                 const KvPages& pages, const ModelPlacement& placement);
+                                                 const StageMemory& memory, const ModelPlacement& placement);
 
 }  // namespace layover
 
