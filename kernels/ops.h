@@ -104,7 +104,9 @@ struct SequenceSlice {
   int32_t page_table_begin = 0;
 };
 
-// A step's slices, on the device. Slices are in row order and cover rows [0, n_rows) without gaps.
+// A step's slices, on the device. Slices are in row order and cover rows [0, n_rows) without gaps. Entries of a page table
+// that an operation does not look at may be anything: StoreKv looks at the pages of the step's own rows, Attention at
+// those from its window's first position on.
 struct SliceTable {
   const SequenceSlice* slices = nullptr;   // [n_slices]
   int n_slices = 0;
@@ -158,9 +160,9 @@ struct PrepareActivationArgs {
 };
 
 // out[r][o] = (residual ? residual[r][o] : 0) + (bias ? bias[o] : 0) + sum_k w[o][k] * x[r][k].
-// Order per output (integer types): blocks of 32 ascending, acc = fma(float(int32 dot), dw * da, acc); then for types
-// with a minimum acc = fma(m, da * sum(a), acc); K-quants the same per group of 16 or 32. Float types: k ascending,
-// acc = fma(w, x, acc). Then + bias, then + residual. out may alias residual.
+// Order per output (integer types): the type's groups of 16 or 32 columns ascending, acc = fma(float(int32 dot), dw * da,
+// acc); then for types with a minimum acc = fma(m, da * sum(a), acc). Float types: k ascending, acc = fma(w, x, acc).
+// Then + bias, then + residual. out may alias residual.
 struct MatMulArgs {
   const PackedWeight* weight = nullptr;  // [1, n_out, dim]
   const void* x = nullptr;               // prepared in weight->activation, [n_rows, dim]
@@ -222,12 +224,18 @@ struct AttentionArgs {
   SliceTable slices;
 };
 
-enum class GateKind : uint8_t { kSilu /* silu(g) * u */, kGeluTanh /* gelu_tanh(g) * u */, kSigmoid /* sigmoid(g) * u */ };
+enum class GateKind : uint8_t {
+  kSilu,           // silu(g) * u
+  kGeluTanh,       // gelu_tanh(g) * u
+  kSigmoid,        // sigmoid(g) * u
+  kClampedSwiglu,  // gpt-oss: c * sigmoid(1.702 c) * (clamp(u, -7, 7) + 1), c = min(g, 7)
+};
 
-// out = act(gate) * up, element by element; out may alias either.
+// out = act(gate) * up, element by element; out may alias either. A stride may be larger than dim: where q and its gate
+// stand side by side per head, [n_rows, heads, 2, head_dim], heads are rows, gate = x + head_dim, gate_stride = 2 head_dim.
 struct GatedArgs {
   const float* gate = nullptr;  // [n_rows, dim], stride gate_stride
-  const float* up = nullptr;    // [n_rows, dim], stride up_stride
+  const float* up = nullptr;    // [n_rows, dim], stride up_stride; null (not for kClampedSwiglu): out = act(gate)
   float* out = nullptr;         // [n_rows, dim], stride out_stride
   int n_rows = 0;
   int dim = 0;
@@ -247,29 +255,33 @@ struct GatherRowsArgs {
 };
 
 // --- Hybrid models. State slots: one per live sequence, [n_slots, ...] floats. A step reads slot `from` and writes slot
-// `to` of each slice, so that a save or a checkpoint can keep the state at the cut while the next step goes on.
+// `to` of each slice, so that a save or a checkpoint can keep the state at the cut while the next step goes on: `from` is
+// left as it is unless it is `to`. No slice writes a slot that another one reads or writes.
 struct StateSlots {
   const int32_t* from = nullptr;  // [n_slices], -1: zero state
   const int32_t* to = nullptr;    // [n_slices]
 };
 
 // Causal depthwise convolution of width `taps`, then SiLU: c[n] = sum_t w[ch][t] * u[n - taps + 1 + t]; u before the
-// slice comes from the state (the last taps-1 inputs, oldest first), which is updated.
+// slice comes from the state (the last taps-1 inputs, oldest first), which is updated. Order: fma with t ascending,
+// from +0, taps on inputs before the sequence's first included.
 struct CausalConvArgs {
   const float* u = nullptr;       // [n_rows, channels]
   const float* weight = nullptr;  // [channels, taps]
   float* state = nullptr;         // [n_slots, taps - 1, channels]
-  float* out = nullptr;           // [n_rows, channels]
+  float* out = nullptr;           // [n_rows, channels]; not u
   int channels = 0;
   int taps = 0;
   StateSlots slots;
   SliceTable slices;
 };
 
-// The gated delta rule, token by token: S *= exp(g); d = beta * (v - S^T k); S += k d^T; o = S^T q
-// (architectures.md section 6.4; q and k are L2-normalised inside, q scaled by 1/sqrt(dim)).
+// The gated delta rule (architectures.md section 6.4), per value head, token by token:
+//   q' = q / sqrt(|q|^2 + eps) / sqrt(dim), k' = k / sqrt(|k|^2 + eps)
+//   S *= exp(a * softplus(alpha + dt_bias));  d = sigmoid(beta) * (v - S^T k');  S += k' d^T;  out = S^T q'
+// Every value column is on its own, its sums over the key dimension run in 16 lanes and the fixed tree.
 struct GatedDeltaNetArgs {
-  const float* qkv = nullptr;     // [n_rows, 2 * key_heads * dim + value_heads * dim]
+  const float* qkv = nullptr;     // [n_rows, 2 * key_heads * dim + value_heads * dim], after CausalConv
   const float* alpha = nullptr;   // [n_rows, value_heads], logits
   const float* beta = nullptr;    // [n_rows, value_heads], logits
   const float* a = nullptr;       // [value_heads], -exp(A_log)
@@ -280,15 +292,19 @@ struct GatedDeltaNetArgs {
   int value_heads = 0;
   int dim = 0;
   bool key_head_is_modulo = false;  // key head of value head h: h % key_heads, else h / (value_heads / key_heads)
-  float eps = 0;
+  float eps = 0;                    // as in training; the norms' epsilon of the models there are, 1e-6
   StateSlots slots;
   SliceTable slices;
 };
 
 // --- Mixture of experts. Routing in float; ties go to the lower id; chosen experts are listed in ascending id, and
 // their outputs are added in that order.
+
+// The k largest logits. weights: p = softmax over all experts, of the chosen p / max(sum of p, 2^-14); or, with
+// softmax_after_top_k, softmax over the chosen only; then times weight_scale. A NaN among a row's logits makes all its
+// weights NaN. Order: exp(logit - max), summed in 16 lanes and the tree (all) or ascending (chosen).
 struct MoeRouteArgs {
-  const float* logits = nullptr;  // [n_rows, experts]
+  const float* logits = nullptr;  // [n_rows, experts], bias included
   int32_t* chosen = nullptr;      // [n_rows, k], ascending
   float* weights = nullptr;       // [n_rows, k]
   int n_rows = 0;
@@ -298,19 +314,22 @@ struct MoeRouteArgs {
   float weight_scale = 1.0f;
 };
 
-// For every row and each of its chosen experts: out[row][j] = weight[chosen[row][j]] * x. `x_per_choice` says whether x
-// is [n_rows, dim] (first products) or [n_rows, k, dim] (the down product).
+// For every row and each of its chosen experts: out[row][j] = weight[chosen[row][j]] * x + bias[chosen[row][j]]. The
+// bits are those of MatMul with that expert's weight. `x_per_choice` says whether x is [n_rows, dim] (first products) or
+// [n_rows, k, dim] (the down product).
 struct MoeMatMulArgs {
   const PackedWeight* weight = nullptr;  // [experts, n_out, dim]
   const void* x = nullptr;               // prepared
-  const int32_t* chosen = nullptr;       // [n_rows, k]
+  const int32_t* chosen = nullptr;       // [n_rows, k], each in [0, experts)
   float* out = nullptr;                  // [n_rows, k, n_out]
   int n_rows = 0;
   int k = 0;
   bool x_per_choice = false;
+  const float* bias = nullptr;           // [experts, n_out] or null
 };
 
-// out[r] = residual[r] + sum over j ascending of weights[r][j] * parts[r][j]. out may alias residual.
+// out[r] = residual[r] + sum over j ascending of weights[r][j] * parts[r][j], each an fma. out may alias residual. An
+// expert that all rows share, with a gate of its own, is added by another MoeCombine with k = 1.
 struct MoeCombineArgs {
   const float* parts = nullptr;     // [n_rows, k, dim]
   const float* weights = nullptr;   // [n_rows, k]

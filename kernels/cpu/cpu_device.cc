@@ -117,7 +117,7 @@ std::string CpuDevice::NumericsFingerprint() const {
 }
 
 bool CpuDevice::Supports(OpFamily) const {
-  return false;
+  return true;
 }
 bool CpuDevice::SupportsWeight(WeightType type) const {
   return CpuSupportsWeight(type);

@@ -27,26 +27,39 @@ void CheckKvLayer(const KvLayer& cache) {
   LAYOVER_CHECK(CpuSupportsKv(cache.type, cache.head_dim));
 }
 
-// Slices in row order without gaps, and page ids in the pool.
-void CheckSlices(const SliceTable& table, int n_pages) {
+// Slices in row order without gaps.
+void CheckSlices(const SliceTable& table) {
   int row = 0;
   for (int s = 0; s < table.n_slices; ++s) {
     const SequenceSlice& slice = table.slices[s];
     LAYOVER_CHECK(slice.row_begin == row && slice.row_count > 0 && slice.position_begin >= 0);
     row += slice.row_count;
-    const int last_page = (slice.position_begin + slice.row_count - 1) / kPageTokens;
-    for (int i = 0; i <= last_page; ++i) {
+  }
+  LAYOVER_CHECK(row == table.n_rows);
+}
+
+// The pages that rows with a window of `window` look at (0: all before them) are in the pool.
+void CheckPages(const SliceTable& table, int window, int n_pages) {
+  for (int s = 0; s < table.n_slices; ++s) {
+    const SequenceSlice& slice = table.slices[s];
+    const int first = window > 0 ? std::max(0, slice.position_begin - window + 1) / kPageTokens : 0;
+    const int last = (slice.position_begin + slice.row_count - 1) / kPageTokens;
+    for (int i = first; i <= last; ++i) {
       const int32_t page = table.page_tables[slice.page_table_begin + i];
       LAYOVER_CHECK(page >= 0 && page < n_pages);
     }
   }
-  LAYOVER_CHECK(row == table.n_rows);
 }
 
 }  // namespace
 
 CpuStream::CpuStream(CpuIsa isa, int threads)
-    : isa_(isa), pool_(threads), store_kv_(isa, threads), attention_(isa, threads) {}
+    : isa_(isa),
+      pool_(threads),
+      store_kv_(isa, threads),
+      attention_(isa, threads),
+      recurrent_(isa, threads),
+      moe_matmul_(isa, threads) {}
 
 int CpuStream::RowGrain(int n_rows, int row_cost) const {
   const int enough = kWorthHandingOver / std::max(row_cost, 1) + 1;
@@ -93,21 +106,28 @@ void CpuStream::Rope(const RopeArgs& args) {
 
 void CpuStream::StoreKv(const StoreKvArgs& args) {
   CheckKvLayer(args.cache);
-  CheckSlices(args.slices, args.cache.n_pages);
+  CheckSlices(args.slices);
+  CheckPages(args.slices, 1, args.cache.n_pages);
   store_kv_.Run(args, &pool_);
 }
 
 void CpuStream::Attention(const AttentionArgs& args) {
   CheckKvLayer(args.cache);
-  CheckSlices(args.slices, args.cache.n_pages);
+  CheckSlices(args.slices);
   LAYOVER_CHECK(args.heads > 0 && args.heads % args.cache.kv_heads == 0 && args.window >= 0);
+  CheckPages(args.slices, args.window, args.cache.n_pages);
   LAYOVER_CHECK(args.q_stride >= args.heads * args.cache.head_dim);
   LAYOVER_CHECK(args.out_stride >= args.heads * args.cache.head_dim);
   attention_.Run(args, &pool_);
 }
 
 void CpuStream::Gated(const GatedArgs& args) {
-  LAYOVER_CHECK(args.gate_stride >= args.dim && args.up_stride >= args.dim && args.out_stride >= args.dim);
+  LAYOVER_CHECK(args.gate_stride >= args.dim && args.out_stride >= args.dim);
+  if (args.up != nullptr) {
+    LAYOVER_CHECK(args.up_stride >= args.dim);
+  } else {
+    LAYOVER_CHECK(args.kind != GateKind::kClampedSwiglu);
+  }
   pool_.ForRanges(args.n_rows, RowGrain(args.n_rows, args.dim),
                   [&](int begin, int end, int) { CpuRowOpsFor(isa_).gated(args, begin, end); });
 }
@@ -117,6 +137,32 @@ void CpuStream::GatherRows(const GatherRowsArgs& args) {
   for (int row = 0; row < args.n_rows; ++row) {
     std::memcpy(args.out + row * dim, args.x + args.rows[row] * dim, dim * sizeof(float));
   }
+}
+
+void CpuStream::CausalConv(const CausalConvArgs& args) {
+  CheckSlices(args.slices);
+  recurrent_.CausalConv(args, &pool_);
+}
+
+void CpuStream::GatedDeltaNet(const GatedDeltaNetArgs& args) {
+  CheckSlices(args.slices);
+  recurrent_.GatedDeltaNet(args, &pool_);
+}
+
+void CpuStream::MoeRoute(const MoeRouteArgs& args) {
+  LAYOVER_CHECK(args.experts > 0 && args.experts <= limits::kMaxExperts && args.k > 0 && args.k <= args.experts);
+  pool_.ForRanges(args.n_rows, RowGrain(args.n_rows, args.experts * 2),
+                  [&](int begin, int end, int) { CpuRowOpsFor(isa_).moe_route(args, begin, end); });
+}
+
+void CpuStream::MoeMatMul(const MoeMatMulArgs& args) {
+  moe_matmul_.Run(args, &pool_);
+}
+
+void CpuStream::MoeCombine(const MoeCombineArgs& args) {
+  LAYOVER_CHECK(args.k > 0 && args.dim > 0);
+  pool_.ForRanges(args.n_rows, RowGrain(args.n_rows, args.dim * args.k / 4),
+                  [&](int begin, int end, int) { CpuRowOpsFor(isa_).moe_combine(args, begin, end); });
 }
 
 void CpuStream::ReadKvRows(const KvLayer& cache, int page, int row_begin, int row_end, void* k_rows, void* v_rows) {

@@ -8,6 +8,8 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/moe_matmul.h"
+#include "kernels/cpu/recurrent_ops.h"
 #include "kernels/cpu/store_kv.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/ops.h"
@@ -30,6 +32,12 @@ class CpuStream : public Stream {
   void Gated(const GatedArgs& args) override;
   void GatherRows(const GatherRowsArgs& args) override;
 
+  void CausalConv(const CausalConvArgs& args) override;
+  void GatedDeltaNet(const GatedDeltaNetArgs& args) override;
+  void MoeRoute(const MoeRouteArgs& args) override;
+  void MoeMatMul(const MoeMatMulArgs& args) override;
+  void MoeCombine(const MoeCombineArgs& args) override;
+
   void ReadKvRows(const KvLayer& cache, int page, int row_begin, int row_end, void* k_rows, void* v_rows) override;
   void WriteKvRows(const KvLayer& cache, int page, int row_begin, int row_end, const void* k_rows,
                    const void* v_rows) override;
@@ -51,6 +59,8 @@ class CpuStream : public Stream {
   ThreadPool pool_;
   CpuStoreKv store_kv_;
   CpuAttention attention_;
+  CpuRecurrentOps recurrent_;
+  CpuMoeMatMul moe_matmul_;
 };
 
 }  // namespace layover

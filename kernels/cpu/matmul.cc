@@ -9,18 +9,11 @@
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/matmul_kernels.h"
 #include "kernels/cpu/packed_layout.h"
-#include "kernels/cpu/packed_weight.h"
 
 namespace layover {
 namespace {
 
 constexpr int kTaskTiles = 2;  // 32 outputs: what the tall products unpack at once
-// Rows of one task: enough to pay for unpacking its weights, few enough that their activations stay in the L2 cache.
-constexpr int kTaskRows = 192;
-
-int ColumnTasks(const CpuPackedWeight& weight) {
-  return (weight.tiles() + kTaskTiles - 1) / kTaskTiles;
-}
 
 const CpuPackedWeight& PackedOf(const MatMulArgs& args) {
   LAYOVER_CHECK(args.weight != nullptr && args.weight->experts == 1);
@@ -73,42 +66,62 @@ uint8_t* Scratch(size_t bytes) {
 
 }  // namespace
 
+int CpuMatMulColumns(const CpuPackedWeight& weight) {
+  return (weight.tiles() + kTaskTiles - 1) / kTaskTiles;
+}
+
+void CpuRunMatMulPiece(CpuIsa isa, const MatMulPiece& piece) {
+  const CpuPackedWeight& weight = *piece.weight;
+  LAYOVER_CHECK(piece.n_rows <= kMatMulPieceRows && 0 <= piece.expert && piece.expert < weight.experts);
+  const MatMulKernels& kernels = KernelsOf(isa);
+  const MatMulKernels::Kernel kernel = KernelOf(kernels, weight.type);
+  LAYOVER_CHECK(kernel != nullptr);
+  kernel(MatMulJob{
+      .tiles = weight.data() + static_cast<size_t>(piece.expert) * weight.tiles() * weight.tile_bytes(),
+      .tile_bytes = weight.tile_bytes(),
+      .tile_begin = piece.column_begin * kTaskTiles,
+      .tile_end = std::min(piece.column_end * kTaskTiles, weight.tiles()),
+      .cols = weight.cols,
+      .n_out = weight.rows,
+      .x = piece.x,
+      .x_row_bytes = CpuActivationBytes(weight.activation, 1, weight.cols),
+      .n_rows = piece.n_rows,
+      .out = piece.out,
+      .out_stride = piece.out_stride,
+      .out_rows = piece.out_rows,
+      .bias = piece.bias,
+      .residual = piece.residual,
+      .scratch = Scratch(kernels.scratch_bytes(piece.n_rows, weight.cols)),
+  });
+}
+
 int CpuMatMulTasks(const MatMulArgs& args) {
-  return ColumnTasks(PackedOf(args)) * ((args.n_rows + kTaskRows - 1) / kTaskRows);
+  return CpuMatMulColumns(PackedOf(args)) * ((args.n_rows + kMatMulPieceRows - 1) / kMatMulPieceRows);
 }
 
 void CpuMatMulRange(CpuIsa isa, const MatMulArgs& args, int task_begin, int task_end) {
   LAYOVER_CHECK(0 <= task_begin && task_begin <= task_end && task_end <= CpuMatMulTasks(args));
   const CpuPackedWeight& weight = PackedOf(args);
-  const MatMulKernels& kernels = KernelsOf(isa);
-  const MatMulKernels::Kernel kernel = KernelOf(kernels, weight.type);
-  LAYOVER_CHECK(kernel != nullptr);
-  const int column_tasks = ColumnTasks(weight);
+  const int column_tasks = CpuMatMulColumns(weight);
   const size_t x_row_bytes = CpuActivationBytes(weight.activation, 1, weight.cols);
-  uint8_t* scratch = Scratch(kernels.scratch_bytes(std::min(args.n_rows, kTaskRows), weight.cols));
 
   // Runs of tasks that share a block of rows.
   while (task_begin < task_end) {
-    const int row_begin = task_begin / column_tasks * kTaskRows;
+    const int row_begin = task_begin / column_tasks * kMatMulPieceRows;
     const int column_begin = task_begin % column_tasks;
     const int columns = std::min(task_end - task_begin, column_tasks - column_begin);
     const ptrdiff_t out_offset = static_cast<ptrdiff_t>(row_begin) * args.out_stride;
-    kernel(MatMulJob{
-        .tiles = weight.data(),
-        .tile_bytes = weight.tile_bytes(),
-        .tile_begin = column_begin * kTaskTiles,
-        .tile_end = std::min((column_begin + columns) * kTaskTiles, weight.tiles()),
-        .cols = weight.cols,
-        .n_out = weight.rows,
-        .x = static_cast<const uint8_t*>(args.x) + row_begin * x_row_bytes,
-        .x_row_bytes = x_row_bytes,
-        .n_rows = std::min(kTaskRows, args.n_rows - row_begin),
-        .out = args.out + out_offset,
-        .out_stride = args.out_stride,
-        .bias = args.bias,
-        .residual = args.residual == nullptr ? nullptr : args.residual + out_offset,
-        .scratch = scratch,
-    });
+    MatMulPiece piece;
+    piece.weight = &weight;
+    piece.column_begin = column_begin;
+    piece.column_end = column_begin + columns;
+    piece.x = static_cast<const uint8_t*>(args.x) + row_begin * x_row_bytes;
+    piece.n_rows = std::min(kMatMulPieceRows, args.n_rows - row_begin);
+    piece.out = args.out + out_offset;
+    piece.out_stride = args.out_stride;
+    piece.bias = args.bias;
+    piece.residual = args.residual == nullptr ? nullptr : args.residual + out_offset;
+    CpuRunMatMulPiece(isa, piece);
     task_begin += columns;
   }
 }

@@ -150,7 +150,7 @@ void Unpack(const MatMulJob& job, int tile, uint8_t* panel) {
 
 void StoreTile(const MatMulJob& job, int row, int tile, const __m256* acc) {
   const int first = tile * kTileRows;
-  const ptrdiff_t at = row * job.out_stride + first;
+  const ptrdiff_t at = (job.out_rows == nullptr ? row : job.out_rows[row]) * job.out_stride + first;
   if (job.n_out - first >= kTileRows) {
     for (int half = 0; half < 2; ++half) {
       __m256 sum = acc[half];

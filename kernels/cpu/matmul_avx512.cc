@@ -134,7 +134,7 @@ void StoreTile(const MatMulJob& job, int row, int tile, __m512 acc) {
   const int first = tile * kTileRows;
   const int outputs = job.n_out - first < kTileRows ? job.n_out - first : kTileRows;
   const auto mask = static_cast<__mmask16>((1u << outputs) - 1);
-  const ptrdiff_t at = row * job.out_stride + first;
+  const ptrdiff_t at = (job.out_rows == nullptr ? row : job.out_rows[row]) * job.out_stride + first;
   if (job.bias != nullptr) acc = _mm512_add_ps(acc, _mm512_maskz_loadu_ps(mask, job.bias + first));
   if (job.residual != nullptr) acc = _mm512_add_ps(acc, _mm512_maskz_loadu_ps(mask, job.residual + at));
   _mm512_mask_storeu_ps(job.out + at, mask, acc);

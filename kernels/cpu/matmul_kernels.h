@@ -20,9 +20,10 @@ struct MatMulJob {
   int n_rows = 0;
   float* out = nullptr;  // [n_rows, n_out], stride out_stride
   ptrdiff_t out_stride = 0;
-  const float* bias = nullptr;      // [n_out] or null
-  const float* residual = nullptr;  // as out, or null; may be out
-  uint8_t* scratch = nullptr;       // MatMulKernels::scratch_bytes, aligned to 64
+  const int32_t* out_rows = nullptr;  // [n_rows]: row r is stored as row out_rows[r] of out; null: as row r
+  const float* bias = nullptr;        // [n_out] or null
+  const float* residual = nullptr;    // as out, or null; may be out
+  uint8_t* scratch = nullptr;         // MatMulKernels::scratch_bytes, aligned to 64
 };
 
 struct MatMulKernels {

@@ -11,7 +11,7 @@ namespace layover {
 namespace {
 
 void StoreOutput(const MatMulJob& job, int row, int output, float sum) {
-  const ptrdiff_t at = row * job.out_stride + output;
+  const ptrdiff_t at = (job.out_rows == nullptr ? row : job.out_rows[row]) * job.out_stride + output;
   if (job.bias != nullptr) sum += job.bias[output];
   if (job.residual != nullptr) sum += job.residual[at];
   job.out[at] = sum;

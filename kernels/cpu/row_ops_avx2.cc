@@ -1,3 +1,3 @@
-// RmsNorm, RopeAngles, Rope and Gated for AVX2.
+// The operations of row_ops.h for AVX2.
 #define LAYOVER_SIMD_AVX2 1
 #include "kernels/cpu/row_ops_kernel.inc"

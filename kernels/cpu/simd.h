@@ -68,6 +68,11 @@ inline F32x16 Sigmoid(F32x16 x) {
   return Div(one, Add(one, Exp(Sub(Broadcast(0.0f), x))));
 }
 
+// x / (1 + e^-x)
+inline F32x16 Silu(F32x16 x) {
+  return Div(x, Add(Broadcast(1.0f), Exp(Sub(Broadcast(0.0f), x))));
+}
+
 }  // namespace layover::LAYOVER_SIMD_NAMESPACE
 
 #endif  // LAYOVER_KERNELS_CPU_SIMD_H_

@@ -1,7 +1,5 @@
 // A device for tests whose streams really are asynchronous: every operation is put aside and runs when the stream is
-// synchronised, as a GPU may. It has the hybrid and mixture operations that the CPU back end lacks, written plainly, so
-// that the contract of kernels/ops.h is known to carry them before a back end is built on it. Everything else is done
-// by the CPU back end, late.
+// synchronised, as a GPU may. The CPU back end does the work, late.
 #ifndef LAYOVER_TESTS_KERNELS_LATE_DEVICE_H_
 #define LAYOVER_TESTS_KERNELS_LATE_DEVICE_H_
 
@@ -14,15 +12,6 @@
 #include "kernels/ops.h"
 
 namespace layover::kernel_test {
-
-// A slab of experts as floats, [experts, rows, cols].
-class PlainWeight : public PackedWeight {
- public:
-  std::vector<float> values;
-  const float* Row(int expert, int row) const {
-    return &values[(static_cast<size_t>(expert) * rows + row) * static_cast<size_t>(cols)];
-  }
-};
 
 class LateStream : public Stream {
  public:
@@ -39,11 +28,11 @@ class LateStream : public Stream {
   void Gated(const GatedArgs& args) override { Later(&Stream::Gated, args); }
   void GatherRows(const GatherRowsArgs& args) override { Later(&Stream::GatherRows, args); }
 
-  void CausalConv(const CausalConvArgs& args) override;
-  void GatedDeltaNet(const GatedDeltaNetArgs& args) override;
-  void MoeRoute(const MoeRouteArgs& args) override;
-  void MoeMatMul(const MoeMatMulArgs& args) override;
-  void MoeCombine(const MoeCombineArgs& args) override;
+  void CausalConv(const CausalConvArgs& args) override { Later(&Stream::CausalConv, args); }
+  void GatedDeltaNet(const GatedDeltaNetArgs& args) override { Later(&Stream::GatedDeltaNet, args); }
+  void MoeRoute(const MoeRouteArgs& args) override { Later(&Stream::MoeRoute, args); }
+  void MoeMatMul(const MoeMatMulArgs& args) override { Later(&Stream::MoeMatMul, args); }
+  void MoeCombine(const MoeCombineArgs& args) override { Later(&Stream::MoeCombine, args); }
 
   void ReadKvRows(const KvLayer& cache, int page, int row_begin, int row_end, void* k_rows, void* v_rows) override {
     Put([=, this] { inner_->ReadKvRows(cache, page, row_begin, row_end, k_rows, v_rows); });
@@ -93,14 +82,16 @@ class LateDevice : public Device {
 
   std::string Name() const override { return "late"; }
   std::string NumericsFingerprint() const override { return inner_->NumericsFingerprint(); }
-  bool Supports(OpFamily) const override { return true; }
+  bool Supports(OpFamily family) const override { return inner_->Supports(family); }
   bool SupportsWeight(WeightType type) const override { return inner_->SupportsWeight(type); }
   bool SupportsKv(KvType type, int head_dim) const override { return inner_->SupportsKv(type, head_dim); }
   int64_t MemoryBytes() const override { return inner_->MemoryBytes(); }
   absl::StatusOr<std::unique_ptr<DeviceBuffer>> Allocate(size_t bytes) override { return inner_->Allocate(bytes); }
-  absl::StatusOr<std::unique_ptr<PackedWeight>> PackWeight(const WeightSource& source) override;
-  size_t PackedWeightBytes(WeightType, int experts, int rows, int cols) const override {
-    return sizeof(float) * experts * rows * cols;
+  absl::StatusOr<std::unique_ptr<PackedWeight>> PackWeight(const WeightSource& source) override {
+    return inner_->PackWeight(source);
+  }
+  size_t PackedWeightBytes(WeightType type, int experts, int rows, int cols) const override {
+    return inner_->PackedWeightBytes(type, experts, rows, cols);
   }
   size_t ActivationBytes(ActivationFormat format, int n_rows, int dim) const override {
     return inner_->ActivationBytes(format, n_rows, dim);

@@ -96,6 +96,14 @@ inline Bounded Gated(GateKind kind, float gate, float up) {
       argument_error = std::abs(2 * u) * 6 * kUnit;
       break;
     }
+    case GateKind::kClampedSwiglu: {
+      const double clamped = std::min(g, 7.0);
+      const double u = std::clamp<double>(up, -7, 7) + 1;  // off by a rounding
+      const double value = clamped * Sigmoid(1.702 * clamped) * u;
+      // As below, and the constant 1.702 and its product are rounded.
+      return {value, std::abs(value) * (9 + std::abs(1.702 * clamped) * 2) * kUnit + std::abs(u * clamped) * 0x1p-126 +
+                         kTiny};
+    }
   }
   const double value = act * up;
   // exp 4 u, then +, /, *; where exp(-g) overflows, the result is rounded to zero instead of something below 1e-38.

@@ -195,7 +195,53 @@ TEST_P(GatedTest, MayWriteOverEitherInput) {
   stream->Gated({gate.data(), over_up.data(), over_up.data(), 3, 40, 40, 40, 40, GetParam()});
   EXPECT_TRUE(SameBits(over_up, apart));
 }
-INSTANTIATE_TEST_SUITE_P(Kinds, GatedTest, testing::Values(GateKind::kSilu, GateKind::kGeluTanh, GateKind::kSigmoid));
+INSTANTIATE_TEST_SUITE_P(Kinds, GatedTest, testing::Values(GateKind::kSilu, GateKind::kGeluTanh, GateKind::kSigmoid,
+                                                             GateKind::kClampedSwiglu));
+
+TEST(Gated, OfAGateAloneIsItsActivation) {
+  const std::vector<float> gate = NormalValues(5 * 19, 12), ones(5 * 19, 1.0f);
+  const std::unique_ptr<Stream> stream = OpenCpu(BestVariant())->NewComputeStream();
+  for (const GateKind kind : {GateKind::kSilu, GateKind::kGeluTanh, GateKind::kSigmoid}) {
+    std::vector<float> alone(gate.size()), times_one(gate.size());
+    stream->Gated({gate.data(), nullptr, alone.data(), 5, 19, 19, 0, 19, kind});
+    stream->Gated({gate.data(), ones.data(), times_one.data(), 5, 19, 19, 19, 19, kind});
+    EXPECT_TRUE(SameBits(alone, times_one));
+  }
+}
+
+TEST(Gated, ClampedSwigluClampsAtSeven) {
+  const float gate[] = {7.0f, 100.0f, -100.0f, 7.0f, 7.0f, 7.0f, 7.0f};
+  const float up[] = {1.0f, 1.0f, 1.0f, 7.0f, 50.0f, -7.0f, -50.0f};
+  float out[7];
+  OpenCpu(BestVariant())->NewComputeStream()->Gated({gate, up, out, 1, 7, 7, 7, 7, GateKind::kClampedSwiglu});
+  EXPECT_EQ(out[0], out[1]);  // the gate from above only ...
+  EXPECT_NEAR(out[2], 0, 1e-30);
+  EXPECT_EQ(out[3], out[4]);  // ... the other factor from both sides
+  EXPECT_EQ(out[5], out[6]);
+  EXPECT_NEAR(out[0], 13.9999, 1e-3);
+  EXPECT_NEAR(out[5], -41.9997, 1e-3);
+}
+
+// The layout of q and its gate in hybrid models: [n_rows, heads, 2, head_dim]. Strides carry the norm of q out of it and
+// the gate onto the attention's output.
+TEST(InterleavedHeads, StridesSufficeForQueryAndGateSideBySide) {
+  constexpr int kRows = 3, kHeads = 2, kDim = 24;
+  const std::vector<float> pairs = NormalValues(kRows * kHeads * 2 * kDim, 13), weight = NormalValues(kDim, 14);
+  const std::vector<float> attention = NormalValues(kRows * kHeads * kDim, 15);
+  std::vector<float> q(attention.size()), out = attention;
+  const std::unique_ptr<Stream> stream = OpenCpu(BestVariant())->NewComputeStream();
+  stream->RmsNorm({pairs.data(), weight.data(), q.data(), kRows * kHeads, kDim, 2 * kDim, kDim, 1e-6f});
+  stream->Gated({pairs.data() + kDim, out.data(), out.data(), kRows * kHeads, kDim, 2 * kDim, kDim, kDim,
+                 GateKind::kSigmoid});
+  for (int head = 0; head < kRows * kHeads; ++head) {
+    const float* const both = &pairs[head * 2 * kDim];
+    EXPECT_TRUE(WithinBounds(&q[head * kDim], reference::RmsNorm(both, weight.data(), kDim, 1e-6f)));
+    for (int d = 0; d < kDim; ++d) {
+      const int at = head * kDim + d;
+      EXPECT_TRUE(WithinBounds(&out[at], {reference::Gated(GateKind::kSigmoid, both[kDim + d], attention[at])}));
+    }
+  }
+}
 
 TEST(Gated, KeepsNanVisible) {
   const float gate[] = {NAN, 1.0f};
