@@ -2,8 +2,9 @@
 // 64 tokens on every stage, so capacity is the minimum over the stages and one ledger decides.
 //
 // Two page classes: full attention (a session keeps all its pages) and sliding window (pages wholly out of the window
-// are given back when the next tokens are fed: until then the step in flight may read them). Full pages may be shared by branches; a partial page never is, so a writer is alone on its last page
-// unless someone holds it: a holder is a pin (a save in flight, a checkpoint) that relies on rows below its length.
+// are given back when the next tokens are fed: until then the step in flight may read them). Full pages may be shared by
+// branches; a partial page never is, so a writer is alone on its last page unless someone holds it: a holder is a pin (a
+// save in flight, a checkpoint) that relies on rows below its length.
 //
 // What must stay true (CheckIntegrity): every page is free or owned; its count equals the sessions and pins that name
 // it; no page is named twice by one session; nothing is written below a holder's length.

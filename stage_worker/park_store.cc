@@ -7,10 +7,14 @@
 namespace layover {
 namespace {
 
-bool IsState(RecordKind kind) { return kind == RecordKind::kRecurrent || kind == RecordKind::kConv; }
+bool IsState(RecordKind kind) {
+  return kind == RecordKind::kRecurrent || kind == RecordKind::kConv;
+}
 
 // Where in the map a piece is: rows by page, states by position.
-int32_t PlaceOf(const StatePiece& piece) { return IsState(piece.kind) ? piece.end : piece.begin / kPageTokens; }
+int32_t PlaceOf(const StatePiece& piece) {
+  return IsState(piece.kind) ? piece.end : piece.begin / kPageTokens;
+}
 
 }  // namespace
 

@@ -1,7 +1,7 @@
 // The recurrent memory of one stage: for each of its recurrent layers a set of slots, each of which holds the state of
 // one sequence after some number of tokens. Slots are numbered by the coordinator's ledger, the same on every stage; a
-// step reads one slot of a sequence and writes the same or another one, so that a slot can be kept as it is (for a save,
-// or as a checkpoint).
+// step reads one slot of a sequence and writes the same or another one, so that a slot can be kept as it is (for a
+// save, or as a checkpoint).
 #ifndef LAYOVER_STAGE_WORKER_RECURRENT_STATE_H_
 #define LAYOVER_STAGE_WORKER_RECURRENT_STATE_H_
 

@@ -73,32 +73,33 @@ class Restore {
     std::vector<size_t> positions;
     for (size_t i = 0; i < reader.index().size(); ++i) {
       const RecordKey& key = reader.index()[i].key;
-      if (key.kind == RecordKind::kTokenIds && key.token_end <= n_tokens_ && key.prefix == prefixes_.At(key.token_end)) {
+      if (key.kind == RecordKind::kTokenIds && key.token_end <= n_tokens_ &&
+          key.prefix == prefixes_.At(key.token_end)) {
         positions.push_back(i);
       }
     }
-    return reader.ReadRecords(positions, [&](const IndexEntry& entry, std::span<const std::byte> payload) -> absl::Status {
-      const size_t bytes = static_cast<size_t>(entry.key.tokens()) * sizeof(int32_t);
-      if (payload.size() != bytes ||
-          std::memcmp(payload.data(), restore_.tokens.data() + entry.key.token_begin, bytes) != 0) {
-        return DataLoss("the token ids in the file are not the conversation's");
-      }
-      return absl::OkStatus();
-    });
+    return reader.ReadRecords(
+        positions, [&](const IndexEntry& entry, std::span<const std::byte> payload) -> absl::Status {
+          const size_t bytes = static_cast<size_t>(entry.key.tokens()) * sizeof(int32_t);
+          if (payload.size() != bytes ||
+              std::memcmp(payload.data(), restore_.tokens.data() + entry.key.token_begin, bytes) != 0) {
+            return DataLoss("the token ids in the file are not the conversation's");
+          }
+          return absl::OkStatus();
+        });
   }
 
   absl::Status PlanAll() {
     RETURN_IF_ERROR(Plan(pieces_.Rows(0, n_tokens_), 0));
-    RETURN_IF_ERROR(PlanStateAt(n_tokens_, 0));
+    RETURN_IF_ERROR(PlanStateAt(restore_.state.position, 0));
     for (size_t i = 0; i < restore_.checkpoints.size(); ++i) {
-      const int64_t position = restore_.checkpoints[i].position;
-      if (position < 1 || position > n_tokens_) return Internal("a checkpoint at {} of {}", position, n_tokens_);
-      RETURN_IF_ERROR(PlanStateAt(position, i + 1));
+      RETURN_IF_ERROR(PlanStateAt(restore_.checkpoints[i].position, i + 1));
     }
     return absl::OkStatus();
   }
 
   absl::Status PlanStateAt(int64_t position, size_t tables) {
+    if (position < 0 || position > n_tokens_) return Internal("a state at {} of {}", position, n_tokens_);
     RETURN_IF_ERROR(pieces_.CheckTables(position, tables_[tables]));
     return Plan(pieces_.StateAt(position), tables);
   }

@@ -8,9 +8,15 @@
 namespace layover {
 namespace {
 
-bool IsWindow(RecordKind kind) { return kind == RecordKind::kWindowKRows || kind == RecordKind::kWindowVRows; }
-bool IsK(RecordKind kind) { return kind == RecordKind::kKRows || kind == RecordKind::kWindowKRows; }
-bool IsState(RecordKind kind) { return kind == RecordKind::kRecurrent || kind == RecordKind::kConv; }
+bool IsWindow(RecordKind kind) {
+  return kind == RecordKind::kWindowKRows || kind == RecordKind::kWindowVRows;
+}
+bool IsK(RecordKind kind) {
+  return kind == RecordKind::kKRows || kind == RecordKind::kWindowKRows;
+}
+bool IsState(RecordKind kind) {
+  return kind == RecordKind::kRecurrent || kind == RecordKind::kConv;
+}
 
 }  // namespace
 

@@ -179,8 +179,8 @@ struct RestoreSession {
   uint64_t session = 0;
   std::vector<int32_t> tokens;          // [n_tokens]; the records must carry their digests
   std::vector<int32_t> pages;
-  StateAt state;                        // where the state at n_tokens goes
-  std::vector<StateAt> checkpoints;     // below n_tokens, to be filled as well; where two tables name one page, its rows agree
+  StateAt state;                        // where the state goes; below n_tokens: the session is cut to it before it is fed
+  std::vector<StateAt> checkpoints;     // to be filled as well; where two tables name one page, its rows agree
   std::vector<SegmentRef> segments;
   std::string folder;
   Digest identity;

@@ -23,7 +23,8 @@ class AttentionBlock {
   void Forward(Pass& pass, const float* x, float* out, const float* residual) const;
 
  private:
-  // The queries, [n_rows, heads, head_dim]; *gate is what stands beside them, stride 2 * head_dim, if the layer has one.
+  // The queries, [n_rows, heads, head_dim]; *gate is what stands beside them, stride 2 * head_dim, if the layer has
+  // one.
   float* Queries(Pass& pass, float* projected, const float** gate) const;
   void Rotate(Pass& pass, float* rows, int heads) const;
 

@@ -1,5 +1,5 @@
-// gemma3: Gemma Team 2025, "Gemma 3". Five layers with a sliding window, then one that sees everything, each kind with a
-// rotation of its own; norms before and after attention and feed-forward; GELU; embeddings scaled by sqrt(n_embd).
+// gemma3: Gemma Team 2025, "Gemma 3". Five layers with a sliding window, then one that sees everything, each kind with
+// a rotation of its own; norms before and after attention and feed-forward; GELU; embeddings scaled by sqrt(n_embd).
 #include "common/status.h"
 #include "stage_worker/models/attention_block.h"
 #include "stage_worker/models/feed_forward.h"
@@ -33,8 +33,8 @@ absl::StatusOr<std::unique_ptr<TransformerLayer>> MakeGemma3Layer(WeightLoader& 
                                                                   int layer) {
   auto made = std::make_unique<Gemma3Layer>();
   ASSIGN_OR_RETURN(made->attention_norm.weight, loader.Vector("attn_norm"));
-  ASSIGN_OR_RETURN(made->attention, AttentionBlock::Load(loader, parts.shape, layer, parts.memory.kv->layer(layer),
-                                                         RopePairing::kNeox));
+  ASSIGN_OR_RETURN(made->attention,
+                   AttentionBlock::Load(loader, parts.shape, layer, parts.memory.kv->layer(layer), RopePairing::kNeox));
   ASSIGN_OR_RETURN(made->post_attention_norm.weight, loader.Vector("post_attention_norm"));
   ASSIGN_OR_RETURN(made->feed_forward_norm.weight, loader.Vector("ffn_norm"));
   ASSIGN_OR_RETURN(made->feed_forward, LoadFeedForward(loader, parts.shape, GateKind::kGeluTanh));

@@ -30,8 +30,8 @@ absl::StatusOr<std::unique_ptr<TransformerLayer>> MakeGptOssLayer(WeightLoader& 
                                                                   int layer) {
   auto made = std::make_unique<GptOssLayer>();
   ASSIGN_OR_RETURN(made->attention_norm.weight, loader.Vector("attn_norm"));
-  ASSIGN_OR_RETURN(made->attention, AttentionBlock::Load(loader, parts.shape, layer, parts.memory.kv->layer(layer),
-                                                         RopePairing::kNeox));
+  ASSIGN_OR_RETURN(made->attention,
+                   AttentionBlock::Load(loader, parts.shape, layer, parts.memory.kv->layer(layer), RopePairing::kNeox));
   // Despite its name it stands before the experts and is not applied to what attention gives.
   ASSIGN_OR_RETURN(made->feed_forward_norm.weight, loader.Vector("post_attention_norm"));
   ASSIGN_OR_RETURN(made->experts, LoadFeedForward(loader, parts.shape, GateKind::kClampedSwiglu));

@@ -30,8 +30,8 @@ absl::StatusOr<std::unique_ptr<TransformerLayer>> MakeLlamaLayer(WeightLoader& l
                                                                  int layer) {
   auto made = std::make_unique<LlamaLayer>();
   ASSIGN_OR_RETURN(made->attention_norm.weight, loader.Vector("attn_norm"));
-  ASSIGN_OR_RETURN(made->attention, AttentionBlock::Load(loader, parts.shape, layer, parts.memory.kv->layer(layer),
-                                                         RopePairing::kNorm));
+  ASSIGN_OR_RETURN(made->attention,
+                   AttentionBlock::Load(loader, parts.shape, layer, parts.memory.kv->layer(layer), RopePairing::kNorm));
   ASSIGN_OR_RETURN(made->feed_forward_norm.weight, loader.Vector("ffn_norm"));
   ASSIGN_OR_RETURN(made->feed_forward, LoadFeedForward(loader, parts.shape, GateKind::kSilu));
   return made;

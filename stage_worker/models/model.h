@@ -42,16 +42,16 @@ class Model {
   // Enqueues logits of rows of x (last stage): row_indices [n] on the device, n <= logits_rows; result in logits().
   virtual void Logits(Stream& stream, const int32_t* row_indices, int n) = 0;
 
-  virtual float* x() = 0;               // device, [step_rows, n_embd]
-  virtual const float* logits() = 0;    // device, [logits_rows, n_vocab]
+  virtual float* x() = 0;             // device, [step_rows, n_embd]
+  virtual const float* logits() = 0;  // device, [logits_rows, n_vocab]
 };
 
 struct ModelPlacement {
   LayerRange layers;
   bool owns_embedding = false;
   bool owns_head = false;
-  int step_rows = 0;                    // most rows of a step
-  int logits_rows = 0;                  // most rows of one Logits call
+  int step_rows = 0;                          // most rows of a step
+  int logits_rows = 0;                        // most rows of one Logits call
   std::atomic<uint64_t>* progress = nullptr;  // raised once a layer, so that a hung worker shows
 };
 

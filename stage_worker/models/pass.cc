@@ -43,8 +43,7 @@ void Pass::Project(const float* rows, int dim, std::initializer_list<Product> pr
 
 void Pass::Add(const float* added, int dim, float* x) {
   // A mixture of one part that counts whole: fma(1, added, x) rounds as the sum does.
-  stream.MoeCombine(
-      {.parts = added, .weights = ones, .residual = x, .out = x, .n_rows = n_rows(), .k = 1, .dim = dim});
+  stream.MoeCombine({.parts = added, .weights = ones, .residual = x, .out = x, .n_rows = n_rows(), .k = 1, .dim = dim});
 }
 
 }  // namespace layover

@@ -29,8 +29,8 @@ absl::StatusOr<std::unique_ptr<TransformerLayer>> MakeQwenLayer(WeightLoader& lo
                                                                 int layer) {
   auto made = std::make_unique<QwenLayer>();
   ASSIGN_OR_RETURN(made->attention_norm.weight, loader.Vector("attn_norm"));
-  ASSIGN_OR_RETURN(made->attention, AttentionBlock::Load(loader, parts.shape, layer, parts.memory.kv->layer(layer),
-                                                         RopePairing::kNeox));
+  ASSIGN_OR_RETURN(made->attention,
+                   AttentionBlock::Load(loader, parts.shape, layer, parts.memory.kv->layer(layer), RopePairing::kNeox));
   ASSIGN_OR_RETURN(made->feed_forward_norm.weight, loader.Vector("ffn_norm"));
   ASSIGN_OR_RETURN(made->feed_forward, LoadFeedForward(loader, parts.shape, GateKind::kSilu));
   return made;

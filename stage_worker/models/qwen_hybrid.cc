@@ -1,7 +1,7 @@
 // qwen3next, qwen35 and qwen35moe: gated delta net in most layers, attention with a gate on its output in every fourth
 // (Yang et al. 2024, "Gated Delta Networks"; Qwen Team 2025, "Qwen3-Next"). Queries and keys are normed per head, only
-// their first dims are rotated; positions of text are the same on every axis of the interleaved rotation, which makes it
-// the plain one. Dense or experts with a shared one.
+// their first dims are rotated; positions of text are the same on every axis of the interleaved rotation, which makes
+// it the plain one. Dense or experts with a shared one.
 #include "common/status.h"
 #include "stage_worker/models/attention_block.h"
 #include "stage_worker/models/delta_net_block.h"
@@ -46,8 +46,7 @@ absl::StatusOr<std::unique_ptr<TransformerLayer>> MakeLayer(WeightLoader& loader
 absl::StatusOr<std::unique_ptr<TransformerLayer>> MakeQwenHybridLayer(WeightLoader& loader, const ModelParts& parts,
                                                                       int layer) {
   if (parts.shape.layers[static_cast<size_t>(layer)].kind == LayerKind::kRecurrent) {
-    return MakeLayer(loader, parts.shape,
-                     DeltaNetBlock::Load(loader, parts.shape, parts.memory.states->layer(layer)));
+    return MakeLayer(loader, parts.shape, DeltaNetBlock::Load(loader, parts.shape, parts.memory.states->layer(layer)));
   }
   return MakeLayer(loader, parts.shape,
                    AttentionBlock::Load(loader, parts.shape, layer, parts.memory.kv->layer(layer), RopePairing::kNeox));

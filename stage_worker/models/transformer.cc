@@ -25,7 +25,7 @@ class Transformer : public Model {
 
   void Forward(Stream& stream, const StepInput& input) override;
   void Logits(Stream& stream, const int32_t* row_indices, int n) override;
-  float* x() override { return x_ == nullptr ? nullptr : x_->As<float>(); }
+  float* x() override { return x_->As<float>(); }
   const float* logits() override { return logits_->As<float>(); }
 
  private:
@@ -99,15 +99,15 @@ absl::Status Transformer::AllocateScratch() {
   const auto floats = [&](int rows, int dim) {
     return device_.Allocate(static_cast<size_t>(rows) * static_cast<size_t>(dim) * sizeof(float));
   };
+  ASSIGN_OR_RETURN(x_, floats(placement_.step_rows, shape_.n_embd));
+  ASSIGN_OR_RETURN(ones_, floats(placement_.step_rows, 1));
+  if (placement_.owns_head) {
+    ASSIGN_OR_RETURN(logits_, floats(placement_.logits_rows, shape_.n_vocab));
+  }
   // The largest step there is, and the largest lot of logits, without computing them.
   NullStream measure;
   Forward(measure, {.n_rows = placement_.step_rows});
-  if (placement_.owns_head) {
-    Logits(measure, nullptr, placement_.logits_rows);
-    ASSIGN_OR_RETURN(logits_, floats(placement_.logits_rows, shape_.n_vocab));
-  }
-  ASSIGN_OR_RETURN(x_, floats(placement_.step_rows, shape_.n_embd));
-  ASSIGN_OR_RETURN(ones_, floats(placement_.step_rows, 1));
+  if (placement_.owns_head) Logits(measure, nullptr, placement_.logits_rows);
   return arena_.Allocate(device_);
 }
 
@@ -121,7 +121,7 @@ void Transformer::Forward(Stream& stream, const StepInput& input) {
   }
   const Arena::Scope scope(arena_);
   Pass pass(device_, stream, input, arena_, eps());
-  pass.ones = ones_ == nullptr ? nullptr : ones_->As<float>();
+  pass.ones = ones_->As<float>();
   pass.rotation = AnglesOf(pass, rotation_);
   pass.window_rotation = AnglesOf(pass, window_rotation_);
   for (const auto& layer : layers_) {
@@ -147,10 +147,9 @@ void Transformer::Logits(Stream& stream, const int32_t* row_indices, int n) {
   const Arena::Scope scope(arena_);
   Pass pass(device_, stream, input, arena_, eps());
   float* rows = pass.TakeRows(shape_.n_embd);
-  float* logits = logits_ == nullptr ? nullptr : logits_->As<float>();
   stream.GatherRows({.x = x(), .rows = row_indices, .out = rows, .n_rows = n, .dim = shape_.n_embd});
   pass.Normalize(output_norm_, rows, rows, n);
-  pass.Project(rows, shape_.n_embd, {{&head_, logits}});
+  pass.Project(rows, shape_.n_embd, {{&head_, logits_->As<float>()}});
 }
 
 }  // namespace

@@ -12,7 +12,9 @@ WeightLoader::WeightLoader(Device& device, Stream& stream, const GgufFile& file,
   for (BoundTensor& bound : tensors) tensors_[bound.spec.role] = bound;
 }
 
-bool WeightLoader::Has(std::string_view role) const { return tensors_.find(role) != tensors_.end(); }
+bool WeightLoader::Has(std::string_view role) const {
+  return tensors_.find(role) != tensors_.end();
+}
 
 absl::StatusOr<const GgufTensor*> WeightLoader::Find(std::string_view role) const {
   const auto found = tensors_.find(role);

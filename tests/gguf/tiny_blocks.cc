@@ -21,14 +21,14 @@ struct BlockFormat {
   float deviation_of_1;
 };
 constexpr BlockFormat kFormats[] = {
-    {WeightType::kQ5_0, 0, -1, 0, 9.24f},        {WeightType::kQ5_1, 0, 2, -15.5f, 9.24f},
-    {WeightType::kQ2_K, 80, 82, 1.5f, 13.9f},    {WeightType::kQ3_K, 108, -1, 0, 43.3f},
-    {WeightType::kQ4_K, 0, 2, 7.5f, 258.8f},     {WeightType::kQ5_K, 0, 2, 15.5f, 524.2f},
-    {WeightType::kQ6_K, 208, -1, 0, 1363.6f},    {WeightType::kIQ4_NL, 0, -1, 0, 67.2f},
-    {WeightType::kIQ4_XS, 0, -1, 0, 1245.4f},    {WeightType::kIQ3_S, 0, -1, 0, 139.8f},
-    {WeightType::kIQ3_XXS, 0, -1, 0, 142.3f},    {WeightType::kIQ2_XXS, 0, -1, 0, 53.4f},
-    {WeightType::kIQ2_XS, 0, -1, 0, 55.8f},      {WeightType::kIQ2_S, 0, -1, 0, 56.3f},
-    {WeightType::kIQ1_S, 0, -1, 0, 7.21f},       {WeightType::kIQ1_M, -1, -1, 0, 7.2f},
+    {WeightType::kQ5_0, 0, -1, 0, 9.24f},     {WeightType::kQ5_1, 0, 2, -15.5f, 9.24f},
+    {WeightType::kQ2_K, 80, 82, 1.5f, 13.9f}, {WeightType::kQ3_K, 108, -1, 0, 43.3f},
+    {WeightType::kQ4_K, 0, 2, 7.5f, 258.8f},  {WeightType::kQ5_K, 0, 2, 15.5f, 524.2f},
+    {WeightType::kQ6_K, 208, -1, 0, 1363.6f}, {WeightType::kIQ4_NL, 0, -1, 0, 67.2f},
+    {WeightType::kIQ4_XS, 0, -1, 0, 1245.4f}, {WeightType::kIQ3_S, 0, -1, 0, 139.8f},
+    {WeightType::kIQ3_XXS, 0, -1, 0, 142.3f}, {WeightType::kIQ2_XXS, 0, -1, 0, 53.4f},
+    {WeightType::kIQ2_XS, 0, -1, 0, 55.8f},   {WeightType::kIQ2_S, 0, -1, 0, 56.3f},
+    {WeightType::kIQ1_S, 0, -1, 0, 7.21f},    {WeightType::kIQ1_M, -1, -1, 0, 7.2f},
 };
 constexpr float kMxfp4Deviation = 2.93f;  // under the exponent byte 127
 
@@ -80,7 +80,8 @@ std::string RandomBlocks(WeightType type, uint64_t seed, std::string_view name, 
   for (size_t b = 0; b < n_blocks; ++b) {
     auto* block = reinterpret_cast<uint8_t*>(out.data()) + b * block_bytes;
     const float* random = noise.data() + b * (block_bytes + 1);
-    for (size_t i = 0; i < block_bytes; ++i) block[i] = static_cast<uint8_t>(static_cast<int>((random[i] + 1) * 128) & 255);
+    for (size_t i = 0; i < block_bytes; ++i)
+      block[i] = static_cast<uint8_t>(static_cast<int>((random[i] + 1) * 128) & 255);
     const float spread = 1.0f + 0.25f * random[block_bytes];  // blocks differ
     if (type == WeightType::kMXFP4) {
       block[0] = static_cast<uint8_t>(127 + std::lround(std::log2(deviation * spread / kMxfp4Deviation)));

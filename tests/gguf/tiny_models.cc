@@ -15,10 +15,10 @@ namespace {
 
 constexpr int kVocab = 300;
 constexpr int kContext = 4096;
-constexpr int kWindow = 40;           // positions; within a page and across two
-constexpr int kGemmaPeriod = 3;       // two local layers, then a global one
-constexpr int kHybridInterval = 4;    // three recurrent layers, then an attention layer
-constexpr int kExtraBlocks = 1;       // of qwen35 and qwen35moe
+constexpr int kWindow = 40;         // positions; within a page and across two
+constexpr int kGemmaPeriod = 3;     // two local layers, then a global one
+constexpr int kHybridInterval = 4;  // three recurrent layers, then an attention layer
+constexpr int kExtraBlocks = 1;     // of qwen35 and qwen35moe
 constexpr float kEmbeddingDeviation = 0.1f;
 
 struct Variant {
@@ -29,10 +29,10 @@ struct Variant {
   bool tied;
 };
 constexpr Variant kVariants[] = {
-    {"llama-moe", Architecture::kLlama, 3, true, false},   {"qwen2", Architecture::kQwen2, 3, false, false},
-    {"qwen3", Architecture::kQwen3, 3, false, true},       {"qwen3moe", Architecture::kQwen3Moe, 3, true, false},
-    {"gemma3", Architecture::kGemma3, 5, false, true},     {"qwen3next", Architecture::kQwen3Next, 5, true, false},
-    {"qwen35", Architecture::kQwen35, 5, false, true},     {"qwen35moe", Architecture::kQwen35Moe, 6, true, false},
+    {"llama-moe", Architecture::kLlama, 3, true, false}, {"qwen2", Architecture::kQwen2, 3, false, false},
+    {"qwen3", Architecture::kQwen3, 3, false, true},     {"qwen3moe", Architecture::kQwen3Moe, 3, true, false},
+    {"gemma3", Architecture::kGemma3, 5, false, true},   {"qwen3next", Architecture::kQwen3Next, 5, true, false},
+    {"qwen35", Architecture::kQwen35, 5, false, true},   {"qwen35moe", Architecture::kQwen35Moe, 6, true, false},
     {"gpt-oss", Architecture::kGptOss, 3, true, false},
 };
 
@@ -58,7 +58,7 @@ ModelShape ShapeOf(const Variant& variant, int block) {
   shape.n_vocab = kVocab;
   shape.tied_output = variant.tied;
   shape.head_dim_k = shape.head_dim_v = variant.kind == Architecture::kQwen2 ? shape.n_embd / 4 : 64;
-  shape.rope.n_rot = IsHybrid(variant.kind) ? 16 : shape.head_dim_k;
+  shape.rope.n_rot = IsHybrid(variant.kind) ? 32 : shape.head_dim_k;
   if (variant.experts) {
     shape.experts = {.count = 8, .used = 3, .n_ff = unit};
     if (IsHybrid(variant.kind)) shape.experts.n_ff_shared = unit;
@@ -101,7 +101,9 @@ class Writer {
   }
 
  private:
-  int n_extra() const { return IsHybrid(variant_.kind) && variant_.kind != Architecture::kQwen3Next ? kExtraBlocks : 0; }
+  int n_extra() const {
+    return IsHybrid(variant_.kind) && variant_.kind != Architecture::kQwen3Next ? kExtraBlocks : 0;
+  }
   std::string Key(std::string_view key) const { return shape_.architecture + "." + std::string(key); }
   void U32(std::string_view key, int value) { builder_.U32(Key(key), static_cast<uint32_t>(value)); }
   void F32(std::string_view key, double value) { builder_.F32(Key(key), static_cast<float>(value)); }
@@ -126,7 +128,7 @@ class Writer {
       U32("attention.sliding_window", kWindow);
       U32("attention.sliding_window_pattern", kGemmaPeriod);
       builder_.String(Key("rope.scaling.type"), "linear");
-      F32("rope.scaling.factor", 8);
+      F32("rope.scaling.factor", 2);
     }
     if (variant_.kind == Architecture::kGptOss) {
       U32("attention.sliding_window", kWindow);
@@ -140,10 +142,12 @@ class Writer {
     switch (variant_.kind) {
       case Architecture::kGptOss:
         return 150000;
-      case Architecture::kLlama:
-        return 10000;
-      default:
+      case Architecture::kQwen2:
+      case Architecture::kQwen3:
+      case Architecture::kQwen3Moe:
         return 1e6;
+      default:
+        return 20000;  // so that few rotated layers are enough to tell another base
     }
   }
 
@@ -165,7 +169,7 @@ class Writer {
     U32("full_attention_interval", kHybridInterval);
     if (n_extra() == 0) return;
     U32("nextn_predict_layers", n_extra());
-    builder_.I32s(Key("rope.dimension_sections"), {3, 3, 2, 0});
+    builder_.I32s(Key("rope.dimension_sections"), {6, 5, 5, 0});
   }
 
   // Middle and width of the values of a vector, by role.
@@ -191,13 +195,13 @@ class Writer {
       return;
     }
     const bool embedding = spec.role == "token_embd" || spec.role == "output";
-    const float deviation = options_.weight_gain * (embedding ? kEmbeddingDeviation
-                                                               : 1.0f / std::sqrt(static_cast<float>(spec.dims[0])));
+    const float deviation =
+        options_.weight_gain * (embedding ? kEmbeddingDeviation : 1.0f / std::sqrt(static_cast<float>(spec.dims[0])));
     const WeightType type = options_.weight_type;
     Add(spec, dims, type,
-        HasEncoder(type) ? EncodeWeights(SeededValues(options_.seed, spec.gguf_name, count, 0,
-                                                      deviation * std::sqrt(3.0f)), type)
-                         : RandomBlocks(type, options_.seed, spec.gguf_name, count, deviation));
+        HasEncoder(type)
+            ? EncodeWeights(SeededValues(options_.seed, spec.gguf_name, count, 0, deviation * std::sqrt(3.0f)), type)
+            : RandomBlocks(type, options_.seed, spec.gguf_name, count, deviation));
   }
 
   void Add(const TensorSpec& spec, const std::vector<uint64_t>& dims, WeightType type, std::string data) {
@@ -208,7 +212,9 @@ class Writer {
       std::swap_ranges(data.begin(), data.begin() + static_cast<long>(head_rows * row_bytes),
                        data.begin() + static_cast<long>(head_rows * row_bytes));
     }
-    const bool is_gate = spec.role == (IsHybrid(variant_.kind) ? "attn_gate" : variant_.experts ? "ffn_gate_exps" : "ffn_gate");
+    const bool is_gate = spec.role == (IsHybrid(variant_.kind) ? "attn_gate"
+                                       : variant_.experts      ? "ffn_gate_exps"
+                                                               : "ffn_gate");
     if (options_.fault == "gate" && is_gate && spec.gguf_name.starts_with("blk.1.")) data.assign(data.size(), '\0');
     builder_.Tensor(spec.gguf_name, dims, static_cast<uint32_t>(type), std::move(data));
   }

@@ -10,8 +10,9 @@ namespace {
 
 ToStage FullStep() {
   StepSlice slice{.session = 5, .begin = 64, .tokens = {1, 2, 3}, .new_pages = {7}, .copies = {{1, 2, 3}},
-                  .new_window_pages = {8}, .window_copies = {{4, 5, 6}}, .state_from = 2, .state_to = 3, .wish = RowWish::kSample, .output_begin = 12, .top_logprobs = 5, .row_digest = true, .raw_rows = true,
-                  .next_token = 9};
+                  .new_window_pages = {8}, .window_copies = {{4, 5, 6}}, .state_from = 2, .state_to = 3,
+                  .wish = RowWish::kSample, .output_begin = 12, .top_logprobs = 5, .row_digest = true,
+                  .raw_rows = true, .next_token = 9};
   slice.sampler.temperature = 0.5f;
   slice.sampler.seed = 0xfedcba9876543210;
   slice.sampler.logit_bias = {{3, -100.0f}};
