@@ -222,6 +222,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   void EndPark(uint64_t number);
 
   // --- engine_budget.cc
+  int64_t CatalogBytes() const;
   int64_t StoreBytes() const;
   // Which images go so that `bytes` more fit into the budget; nothing if they cannot.
   std::optional<std::vector<ConversationPtr>> ImagesToGiveUp(int64_t bytes, const Conversation* except) const;

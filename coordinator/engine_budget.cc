@@ -2,11 +2,13 @@
 // conversation whose image was given up goes on from its journal.
 //
 // Bytes are those of segments, each counted once however many conversations share it, and of every conversation's
-// journal, manifest and folder.
+// journal, manifest and folder, and of the catalog.
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <optional>
 
+#include "common/limits.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "common/storage/file_names.h"
@@ -43,9 +45,21 @@ class SegmentCount {
 
 }  // namespace
 
+// Of the catalog and its journal; a few blocks for the folders and the lock.
+int64_t Engine::CatalogBytes() const {
+  int64_t bytes = 4 * static_cast<int64_t>(limits::kBlockBytes);
+  for (const char* suffix : {"", "-journal", "-wal"}) {
+    std::error_code error;
+    const auto size = std::filesystem::file_size(JoinPath(store_->dir, std::string(kCatalogName) + suffix), error);
+    if (!error) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
+
 int64_t Engine::StoreBytes() const {
+  if (store_ == nullptr) return 0;
   SegmentCount segments;
-  int64_t meta = 0;
+  int64_t meta = CatalogBytes();
   for (const auto& [key, conversation] : conversations_) {
     segments.Add(*conversation);
     meta += conversation->MetaBytes();
@@ -55,7 +69,7 @@ int64_t Engine::StoreBytes() const {
 
 std::optional<std::vector<Engine::ConversationPtr>> Engine::ImagesToGiveUp(int64_t bytes, const Conversation* except) const {
   SegmentCount segments;
-  int64_t meta = 0;
+  int64_t meta = CatalogBytes();
   std::vector<ConversationPtr> candidates;
   for (const auto& [key, conversation] : conversations_) {
     segments.Add(*conversation);

@@ -232,12 +232,13 @@ void Engine::ProbeForProof(uint64_t number) {
   Transfer& transfer = transfers_.at(number);
   const ManifestBranch& trunk = transfer.plan.branches.front();
   const Branch& source = *transfer.plan.sources.front();
+  const SessionId live = source.session != 0 ? source.session : source.lent;
   const Manifest* previous = transfer.conversation->manifest.get();
   if (previous != nullptr && previous->n_tokens == trunk.n_tokens && previous->prefix == trunk.prefix && previous->proof.has_value()) {
     transfer.proof = previous->proof;
-  } else if (source.session != 0 && static_cast<int32_t>(pipeline_->tokens(source.session).size()) == trunk.n_tokens && can_truncate_) {
+  } else if (live != 0 && static_cast<int32_t>(pipeline_->tokens(live).size()) == trunk.n_tokens && can_truncate_) {
     transfer.awaits_probe = true;
-    Probe(source.session, [this, number](const Digest& row) {
+    Probe(live, [this, number](const Digest& row) {
       const auto found = transfers_.find(number);
       if (found == transfers_.end()) return;
       found->second.proof = row;
