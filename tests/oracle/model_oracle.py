@@ -1,6 +1,6 @@
 """Every architecture's forward pass in double precision on exactly dequantised weights, numpy alone: what quantised files
 are judged by. It stands on logits_oracle.Llama (norms, products, top lists) and is itself judged by transformers
-(test_model_oracle.py compares it with tests/golden/model_*.json.gz).
+(test_models.py compares it with tests/golden/model_*.json.gz).
 
 `load(gguf)` gives the model of a file; it has what logits_oracle.summarise asks for.
 """
