@@ -264,6 +264,8 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   void EndRestore(uint64_t number);
   void FailTransfers(const absl::Status& why); // a stage was lost
   void OnTransferTick(const wire::TransferTick& tick);
+  void TellProgress(uint64_t number, Transfer& transfer);
+  int64_t RowBytes(LayerRange layers) const;
 
   // --- engine_lines.cc
   // The fork's journal and, if the source's image serves, its manifest; on the store thread.

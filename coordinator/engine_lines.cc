@@ -19,7 +19,7 @@ void Engine::Rewind(std::string owner, std::string id, int64_t to, Callback<Rewi
       Branch& trunk = conversation->trunk();
       const auto length = static_cast<int64_t>(trunk.path.size());
       if (to < 0 || to > length) {
-        done(InvalidArgument("to: {} is not in [0, {}], the tokens of conversation {}", to, length, conversation->id));
+        done(WithPart(InvalidArgument("to: {} is not in [0, {}], the tokens of conversation {}", to, length, conversation->id), {.param = "to"}));
         return;
       }
       if (to == length) {

@@ -23,7 +23,9 @@ bool Engine::InUse(const Branch& branch) const {
   if (branch.running != nullptr || branch.moving) return true;
   const bool wanted = std::any_of(turns_.begin(), turns_.end(), [&](const auto& entry) {
     const Turn& turn = *entry.second;
-    return turn.branch == &branch || (turn.source_branch == &branch && turn.phase != TurnPhase::kRunning);
+    // What a queued one had in mind is decided anew when there is a place for it.
+    const bool waits = turn.phase == TurnPhase::kJournalling || turn.phase == TurnPhase::kRestoring;
+    return turn.branch == &branch || (turn.source_branch == &branch && waits);
   });
   return wanted || std::any_of(transfers_.begin(), transfers_.end(),
                                [&](const auto& entry) { return entry.second.branch == &branch; });

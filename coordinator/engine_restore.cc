@@ -184,7 +184,9 @@ absl::Status Engine::RestoreFromImage(const RestoreWish& wish, const std::shared
   transfer.conversation = wish.conversation;
   transfer.progress = progress;
   transfer.done_so_far.verb = "restore";
-  for (int stage = 0; stage < stages_->n_stages(); ++stage) transfer.done_so_far.stages.push_back({.stage = stage});
+  for (const StageStatus& stage : stages_->Status()) {
+    transfer.done_so_far.stages.push_back({.stage = stage.stage, .bytes_total = static_cast<int64_t>(tokens.size()) * RowBytes(stage.layers)});
+  }
   transfer.generation = manifest.generation;
   transfer.n_tokens = static_cast<int64_t>(tokens.size());
   transfer.prefix = DigestOfTokens(tokens);
@@ -202,6 +204,7 @@ absl::Status Engine::RestoreFromImage(const RestoreWish& wish, const std::shared
   message.restore = number;
   message.session = shadow.session;
   message.pages = std::move(shadow.pages);
+  TellProgress(number, transfer);
   stages_->SendOrdered(message);
   return absl::OkStatus();
 }
@@ -286,6 +289,7 @@ void Engine::EndRestore(uint64_t number) {
   transfers_.erase(number);
   Conversation& conversation = *transfer.conversation;
   const bool from_disk = transfer.kind == TransferKind::kRestore;
+  parts_.metrics->TransferEnded(number);
   if (from_disk) --conversation.restoring;
   const int64_t ms = MsSince(transfer.started);
   if (!transfer.status.ok()) {
@@ -333,6 +337,7 @@ void Engine::FailTransfers(const absl::Status& why) {
   probes_.clear();
   for (auto& [number, transfer] : failed) {
     const absl::Status status = Unavailable("interrupted: {}", ToStd(why.message()));
+    if (!transfer.committing) parts_.metrics->TransferEnded(number);
     switch (transfer.kind) {
       case TransferKind::kRestore:
         --transfer.conversation->restoring;

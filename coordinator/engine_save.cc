@@ -219,8 +219,10 @@ void Engine::SendSave(const ConversationPtr& conversation, SavePlan plan, Progre
   const std::string folder = ConversationPath(store_->dir, conversation->folder);
   for (int stage = 0; stage < stages_->n_stages(); ++stage) {
     transfer.paths.push_back(JoinPath(folder, SegmentFileName(stage, transfer.generation)));
-    transfer.done_so_far.stages.push_back({.stage = stage});
+    const LayerRange layers = stages_->Status()[static_cast<size_t>(stage)].layers;
+    transfer.done_so_far.stages.push_back({.stage = stage, .bytes_total = transfer.plan.new_tokens * RowBytes(layers)});
   }
+  TellProgress(number, transfer);
   stages_->SendOrdered(wire::SaveSession{.save = number, .branches = transfer.plan.cuts, .directory = folder,
                                          .folder = conversation->folder, .generation = transfer.generation,
                                          .identity = identity_.Combined()});
@@ -257,12 +259,25 @@ void Engine::OnTransferTick(const wire::TransferTick& tick) {
   transfer.last_sign = Clock::now();
   TransferProgress& progress = transfer.done_so_far;
   progress.stages[static_cast<size_t>(tick.stage)] = {tick.stage, std::min(tick.bytes_done, tick.bytes_total), tick.bytes_total};
+  TellProgress(tick.number, transfer);
+}
+
+void Engine::TellProgress(uint64_t number, Transfer& transfer) {
+  TransferProgress& progress = transfer.done_so_far;
   progress.bytes_done = progress.bytes_total = 0;
   for (const TransferProgress::Stage& stage : progress.stages) {
     progress.bytes_done += stage.bytes_done;
     progress.bytes_total += stage.bytes_total;
   }
+  if (transfer.kind == TransferKind::kSave || transfer.kind == TransferKind::kRestore) parts_.metrics->TransferMoved(number, progress);
   if (transfer.progress) transfer.progress(progress);
+}
+
+// Of the K/V rows of one token.
+int64_t Engine::RowBytes(LayerRange layers) const {
+  uint64_t bytes = 0;
+  for (int layer = layers.begin; layer < layers.end; ++layer) bytes += TokenBytes(layer);
+  return static_cast<int64_t>(bytes);
 }
 
 void Engine::OnSaveReceipt(const wire::SaveReceipt& receipt) {
@@ -411,6 +426,7 @@ void Engine::TakeCommitted(Transfer& save, std::shared_ptr<const Manifest> manif
 void Engine::EndSave(uint64_t number, absl::StatusOr<SaveResult> result) {
   Transfer save = std::move(transfers_.at(number));
   transfers_.erase(number);
+  parts_.metrics->TransferEnded(number);
   const ConversationPtr& conversation = save.conversation;
   conversation->saving = false;
   if (!result.ok()) conversation->last_error = std::string(result.status().message());

@@ -1,15 +1,22 @@
 #include "coordinator/setup.h"
 
+#include <utility>
+
 #include "common/status.h"
+#include "coordinator/device_probe.h"
 
 namespace layover {
 
 absl::StatusOr<std::unique_ptr<Setup>> LoadSetup(const std::string& topology_path) {
   auto setup = std::make_unique<Setup>();
-  ASSIGN_OR_RETURN(setup->topology, LoadTopology(topology_path));
+  absl::StatusOr<Topology> topology = LoadTopology(topology_path);
+  // A path without a file is wrong usage, as a file without sense is.
+  if (absl::IsNotFound(topology.status())) return InvalidArgument("{}", ToStd(topology.status().message()));
+  ASSIGN_OR_RETURN(setup->topology, std::move(topology));
   ASSIGN_OR_RETURN(setup->file, GgufFile::Open(setup->topology.model));
   ASSIGN_OR_RETURN(setup->shape, ReadModelShape(*setup->file));
   ASSIGN_OR_RETURN(setup->plan, MakePlan(setup->topology, *setup->file, setup->shape));
+  RETURN_IF_ERROR(ProbeDevices(setup->topology));
   return setup;
 }
 

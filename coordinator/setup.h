@@ -1,5 +1,5 @@
-// From a topology file to everything that is known before a stage is started: `plan`, `serve`, `logits` and `bench` begin
-// with it.
+// From a topology file to everything that is known before a stage is started: `plan`, `serve`, `logits` and `bench`
+// begin with it.
 #ifndef LAYOVER_COORDINATOR_SETUP_H_
 #define LAYOVER_COORDINATOR_SETUP_H_
 
@@ -21,6 +21,8 @@ struct Setup {
   Plan plan;
 };
 
+// InvalidArgument: the topology is wrong (FILE:LINE: what). Any other error is not the topology's: a model file that is
+// missing, damaged or not supported; Unavailable: a device that is not there.
 absl::StatusOr<std::unique_ptr<Setup>> LoadSetup(const std::string& topology_path);
 
 }  // namespace layover

@@ -19,14 +19,14 @@
 namespace layover {
 namespace {
 
-std::string ProgramFolder() {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
-}
-
 std::string RoutingId(int stage) { return fmt::format("stage-{}", stage); }
 
 }  // namespace
+
+std::string StageProgram() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "layover-stage";
+}
 
 StageGroup::StageGroup(const Topology& topology, const Plan& plan, Listener* listener)
     : topology_(topology), plan_(plan), listener_(listener) {}
@@ -65,7 +65,7 @@ absl::Status StageGroup::Start() {
 }
 
 absl::Status StageGroup::Spawn(Stage& stage) {
-  const std::string program = ProgramFolder() + "/layover-stage";
+  const std::string program = StageProgram();
   const std::string stage_text = std::to_string(stage.status.stage), control = "ipc://" + directory_ + "/control";
   const std::string epoch = std::to_string(epoch_), parent = std::to_string(getpid());
   std::vector<const char*> args = {program.c_str(), "--stage",  stage_text.c_str(), "--control",    control.c_str(),

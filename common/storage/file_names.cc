@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "common/limits.h"
+#include "common/storage/on_disk.h"
 #include "fmt/format.h"
 
 namespace layover {
@@ -69,8 +70,10 @@ std::optional<SegmentName> ParseSegmentFileName(std::string_view name) {
   const std::optional<int64_t> stage = ParseDecimal(name.substr(1, dash - 1));
   const std::optional<int64_t> generation =
       ParseDecimal(name.substr(dash + 2, name.size() - kEnding.size() - dash - 2));
-  if (!stage.has_value() || *stage >= limits::kMaxStages || !generation.has_value() || *generation < 1)
+  if (!stage.has_value() || *stage >= limits::kMaxStages || !generation.has_value() || *generation < 1 ||
+      *generation > limits::kMaxGeneration) {
     return std::nullopt;
+  }
   const SegmentName parsed{static_cast<int>(*stage), *generation};
   if (SegmentFileName(parsed.stage, parsed.generation) != name) return std::nullopt;
   return parsed;

@@ -196,7 +196,9 @@ absl::Status ApplyRewind(std::string_view payload, JournalState* state) {
 absl::Status ApplySave(FrameKind kind, std::string_view payload, JournalState* state) {
   if (payload.size() != sizeof(SaveBytes)) return BadLength(kind, payload.size());
   const auto in = LoadBytes<SaveBytes>(payload, 0);
-  if (in.generation < 1 || in.generation > INT64_MAX) return InvalidArgument("generation {}", in.generation);
+  if (in.generation < 1 || in.generation > uint64_t{limits::kMaxGeneration}) {
+    return InvalidArgument("generation {}", in.generation);
+  }
   const SavingFrame frame{static_cast<int64_t>(in.generation), in.manifest.Value()};
   state->highest_generation = std::max(state->highest_generation, frame.generation);
   if (kind == FrameKind::kSaving) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/limits.h"
+#include "common/storage/on_disk.h"
 #include "common/status.h"
 #include "common/storage/durable_file.h"
 #include "common/storage/file_names.h"
@@ -56,7 +57,8 @@ absl::Status CheckSegment(const Manifest& manifest, const ManifestSegment& segme
   if (segment.bytes > limits::kMaxSegmentBytes || segment.live_bytes > segment.bytes) {
     return InvalidArgument("segments: {}: {} live bytes of {}", segment.file, segment.live_bytes, segment.bytes);
   }
-  if (segment.host.size() > limits::kMaxStoredNameBytes) return InvalidArgument("segments: {}: host is too long", segment.file);
+  if (segment.host.size() > limits::kMaxStoredNameBytes)
+    return InvalidArgument("segments: {}: host is too long", segment.file);
   return absl::OkStatus();
 }
 
@@ -72,18 +74,21 @@ absl::Status CheckSegments(const Manifest& manifest) {
   return absl::OkStatus();
 }
 
+// (folder, generation) of the segments that a manifest lists.
+using ListedSegments = std::set<std::pair<std::string_view, int64_t>>;
+
 // Links follow each other from 0 to the branch's length, and each names segments that the manifest lists.
-absl::Status CheckChain(const Manifest& manifest, const ManifestBranch& branch) {
+absl::Status CheckChain(const ListedSegments& listed, const ManifestBranch& branch) {
   int32_t at = 0;
   for (const ChainLink& link : branch.chain) {
     if (link.begin != at || link.end <= link.begin || link.end > branch.n_tokens) {
       return InvalidArgument("branches: entry {}: chain at token {}", branch.branch, link.begin);
     }
     at = link.end;
-    const bool listed = std::any_of(manifest.segments.begin(), manifest.segments.end(), [&](const ManifestSegment& segment) {
-      return segment.folder == link.folder && segment.generation == link.generation;
-    });
-    if (!listed) return InvalidArgument("branches: entry {}: chain names generation {}, which no segment has", branch.branch, link.generation);
+    if (!listed.contains({link.folder, link.generation})) {
+      return InvalidArgument("branches: entry {}: chain names generation {}, which no segment has", branch.branch,
+                             link.generation);
+    }
   }
   if (at != branch.n_tokens) return InvalidArgument("branches: entry {}: chain ends at token {}", branch.branch, at);
   return absl::OkStatus();
@@ -91,6 +96,8 @@ absl::Status CheckChain(const Manifest& manifest, const ManifestBranch& branch) 
 
 absl::Status CheckBranches(const Manifest& manifest) {
   if (manifest.branches.empty()) return InvalidArgument("branches: there is no trunk");
+  ListedSegments listed;
+  for (const ManifestSegment& segment : manifest.segments) listed.insert({segment.folder, segment.generation});
   for (size_t i = 0; i < manifest.branches.size(); ++i) {
     const ManifestBranch& branch = manifest.branches[i];
     const auto number = static_cast<int32_t>(i);
@@ -108,7 +115,7 @@ absl::Status CheckBranches(const Manifest& manifest) {
       }
       last = position;
     }
-    RETURN_IF_ERROR(CheckChain(manifest, branch));
+    RETURN_IF_ERROR(CheckChain(listed, branch));
   }
   const ManifestBranch& trunk = manifest.branches[0];
   if (trunk.n_tokens != manifest.n_tokens || trunk.prefix != manifest.prefix) {
@@ -124,8 +131,11 @@ absl::Status CheckManifest(const Manifest& manifest) {
       !std::all_of(manifest.id.begin(), manifest.id.end(), printable)) {
     return InvalidArgument("id: not 1 to {} printable ASCII characters", limits::kMaxConversationIdBytes);
   }
-  if (manifest.owner.size() > limits::kMaxStoredNameBytes) return InvalidArgument("owner: longer than {} bytes", limits::kMaxStoredNameBytes);
-  if (manifest.generation < 1) return InvalidArgument("generation: {}", manifest.generation);
+  if (manifest.owner.size() > limits::kMaxStoredNameBytes)
+    return InvalidArgument("owner: longer than {} bytes", limits::kMaxStoredNameBytes);
+  if (manifest.generation < 1 || manifest.generation > limits::kMaxGeneration) {
+    return InvalidArgument("generation: {}", manifest.generation);
+  }
   if (manifest.n_tokens < 0 || manifest.n_tokens > limits::kMaxContextTokens) {
     return InvalidArgument("n_tokens: {}", manifest.n_tokens);
   }
@@ -135,7 +145,8 @@ absl::Status CheckManifest(const Manifest& manifest) {
   }
   if (identity.page_tokens != limits::kPageTokens)
     return InvalidArgument("identity: page_tokens: {}", identity.page_tokens);
-  if (identity.architecture.size() > limits::kMaxStoredNameBytes || identity.kv_type.size() > limits::kMaxStoredNameBytes) {
+  if (identity.architecture.size() > limits::kMaxStoredNameBytes ||
+      identity.kv_type.size() > limits::kMaxStoredNameBytes) {
     return InvalidArgument("identity: a name is too long");
   }
   if (manifest.numerics.size() > limits::kMaxNumericsBytes) return InvalidArgument("numerics: too long");

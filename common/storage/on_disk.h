@@ -17,6 +17,10 @@ namespace layover {
 
 static_assert(std::endian::native == std::endian::little, "on-disk structs are copied as they lie in memory");
 
+namespace limits {
+inline constexpr int64_t kMaxGeneration = (int64_t{1} << 53) - 1;  // exact also for JSON readers that know only doubles
+}
+
 // A digest in its canonical form: the bytes that its hex digits spell.
 struct DigestBytes {
   uint8_t bytes[16];

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/limits.h"
+#include "common/storage/on_disk.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "common/storage/durable_file.h"
@@ -32,6 +33,12 @@ absl::Status CheckId(const std::string& id) {
   return InvalidArgument("an id has 1 to {} printable ASCII characters", limits::kMaxConversationIdBytes);
 }
 
+absl::Status CheckOwner(const std::string& owner) {
+  const bool control = std::any_of(owner.begin(), owner.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; });
+  if (!control && owner.size() <= limits::kMaxStoredNameBytes) return absl::OkStatus();
+  return InvalidArgument("an owner's name has at most {} bytes and no control characters", limits::kMaxStoredNameBytes);
+}
+
 // One segment of the file: what it is, and what it becomes.
 struct IncomingSegment {
   ManifestSegment was;
@@ -41,12 +48,13 @@ struct IncomingSegment {
 
 class Importer {
  public:
-  Importer(const std::string& store, PortableReader* reader, const std::string& id)
+  Importer(const std::string& store, PortableReader* reader, const std::string& owner, const std::string& id)
       : store_(store),
         reader_(reader),
+        owner_(owner),
         id_(id),
         was_folder_(ConversationFolder(reader->head().owner, reader->head().id)),
-        folder_(ConversationFolder(reader->head().owner, id)),
+        folder_(ConversationFolder(owner, id)),
         staging_(StagingPath(store)),
         staged_(ConversationPath(staging_, folder_)) {}
 
@@ -127,12 +135,12 @@ class Importer {
     RETURN_IF_ERROR(PrepareStaging(store_, folder_));
     RETURN_IF_ERROR(TakeJournal());
     if (manifest_.has_value()) {
-      PlanNames();
+      RETURN_IF_ERROR(PlanNames());
       for (IncomingSegment& segment : incoming_) RETURN_IF_ERROR(TakeSegment(segment));
       RETURN_IF_ERROR(PutManifest());
     }
     RETURN_IF_ERROR(Verify());
-    summary_.owner = reader_->head().owner;
+    summary_.owner = owner_;
     summary_.id = id_;
     summary_.bytes = reader_->file_bytes();
     if (manifest_.has_value()) {
@@ -160,7 +168,7 @@ class Importer {
     }
     highest_generation_ = journal.state.highest_generation;
     if (folder_ == was_folder_) return absl::OkStatus();
-    RETURN_IF_ERROR(RebindJournal(was, staged_, id_));
+    RETURN_IF_ERROR(RebindJournal(was, staged_, owner_, id_));
     RETURN_IF_ERROR(RemoveFile(was, kJournalName));
     return RemoveEmptyFolder(was);
   }
@@ -178,7 +186,7 @@ class Importer {
 
   // Which generation each segment gets here. Own segments keep theirs unless the name is taken; every other folder and
   // generation gets a new one.
-  void PlanNames() {
+  absl::Status PlanNames() {
     highest_generation_ = std::max(highest_generation_, manifest_->generation);
     const std::set<std::string> taken(kept_.begin(), kept_.end());
     for (const std::string& file : kept_) {
@@ -196,6 +204,8 @@ class Importer {
       if (fresh) place->second = ++highest_generation_;
       incoming_.push_back({segment, segment.folder.empty() ? was_folder_ : segment.folder, place->second});
     }
+    if (highest_generation_ < limits::kMaxGeneration) return absl::OkStatus();
+    return PartDamage(kManifestName, DataLoss("its generations leave no number for another save"));
   }
 
   bool IsBoundAnew(const IncomingSegment& segment) const {
@@ -240,6 +250,7 @@ class Importer {
     const bool anew = folder_ != was_folder_ ||
                       std::any_of(incoming_.begin(), incoming_.end(), [&](const auto& s) { return IsBoundAnew(s); });
     if (!anew) return WriteFileDurably(staged_, kManifestName, reader_->head().manifest);
+    manifest_->owner = owner_;
     manifest_->id = id_;
     manifest_->generation = highest_generation_ + 1;
     for (ManifestBranch& branch : manifest_->branches) {
@@ -264,7 +275,8 @@ class Importer {
 
   const std::string& store_;
   PortableReader* const reader_;
-  const std::string& id_;  // here
+  const std::string& owner_;  // here, as id_
+  const std::string& id_;
   const std::string was_folder_;
   const std::string folder_;
   const std::string staging_;
@@ -282,10 +294,12 @@ class Importer {
 }  // namespace
 
 absl::StatusOr<PortableSummary> ImportConversation(const std::string& store, PortableReader* reader,
-                                                   const std::string& as_id) {
-  const std::string id = as_id.empty() ? reader->head().id : as_id;
+                                                   const ImportTarget& target) {
+  const std::string owner = target.owner.value_or(reader->head().owner);
+  const std::string id = target.id.value_or(reader->head().id);
+  RETURN_IF_ERROR(CheckOwner(owner));
   RETURN_IF_ERROR(CheckId(id));
-  return Importer(store, reader, id).Run();
+  return Importer(store, reader, owner, id).Run();
 }
 
 }  // namespace layover

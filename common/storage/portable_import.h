@@ -2,6 +2,7 @@
 #ifndef LAYOVER_COMMON_STORAGE_PORTABLE_IMPORT_H_
 #define LAYOVER_COMMON_STORAGE_PORTABLE_IMPORT_H_
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -9,11 +10,16 @@
 
 namespace layover {
 
-// The caller holds the store's lock. `as_id` empty: under its own id. AlreadyExists if the store has the conversation;
-// DataLoss and FailedPrecondition as PortableReader; InvalidArgument if as_id is no id. The summary is of what is in
-// the store now.
+// Whose the conversation becomes, and its id; absent: as the file says.
+struct ImportTarget {
+  std::optional<std::string> owner;
+  std::optional<std::string> id;
+};
+
+// The caller holds the store's lock. AlreadyExists if the store has the conversation; DataLoss and FailedPrecondition
+// as PortableReader; InvalidArgument if the target's names are none. The summary is of what is in the store now.
 absl::StatusOr<PortableSummary> ImportConversation(const std::string& store, PortableReader* reader,
-                                                   const std::string& as_id);
+                                                   const ImportTarget& target);
 
 }  // namespace layover
 

@@ -122,7 +122,8 @@ absl::StatusOr<Digest> RebindSegment(const std::string& path, const SegmentHeade
   return digests.after;
 }
 
-absl::Status RebindJournal(const std::string& from, const std::string& to, const std::string& id) {
+absl::Status RebindJournal(const std::string& from, const std::string& to, const std::string& owner,
+                           const std::string& id) {
   ASSIGN_OR_RETURN(const OpenedFile in, OpenedFile::Open(JoinPath(from, kJournalName), OpenMode::kRead));
   ASSIGN_OR_RETURN(const OpenedFile out, OpenedFile::Open(JoinPath(to, kJournalName), OpenMode::kCreate));
   Appender appender(out);
@@ -140,6 +141,7 @@ absl::Status RebindJournal(const std::string& from, const std::string& to, const
       std::optional<OpenFrame> open = DecodeOpen(payload);
       if (!open.has_value()) return DataLoss("{}: its open frame is not valid", in.path);
       next_salt = open->salt;
+      open->owner = owner;
       open->id = id;
       payload = EncodeOpen(*open);
     }

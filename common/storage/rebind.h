@@ -19,9 +19,10 @@ namespace layover {
 absl::StatusOr<Digest> RebindSegment(const std::string& path, const SegmentHeader& was, const Digest& index_digest,
                                      const FolderDigest& conversation, int64_t generation);
 
-// Writes `from`/journal, which must be whole, as `to`/journal with another id in its open frame. `to` is the folder of
-// that id and exists. The new file is synced, its folder is not.
-absl::Status RebindJournal(const std::string& from, const std::string& to, const std::string& id);
+// Writes `from`/journal, which must be whole, as `to`/journal with another owner and id in its open frame. `to` is the
+// folder of these and exists. The new file is synced, its folder is not.
+absl::Status RebindJournal(const std::string& from, const std::string& to, const std::string& owner,
+                           const std::string& id);
 
 }  // namespace layover
 

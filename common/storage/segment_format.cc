@@ -243,7 +243,7 @@ absl::StatusOr<SegmentHeader> DecodeHeader(std::span<const std::byte> block) {
     return DataLoss("the header says blocks of {} bytes and pages of {} tokens", in.block_bytes, in.page_tokens);
   }
   if (in.stage >= limits::kMaxStages || in.layer_begin > in.layer_end || in.layer_end > limits::kMaxLayers ||
-      in.generation < 1 || in.generation > INT64_MAX || in.n_tokens > limits::kMaxContextTokens) {
+      in.generation < 1 || in.generation > uint64_t{limits::kMaxGeneration} || in.n_tokens > limits::kMaxContextTokens) {
     return DataLoss("the header says stage {}, layers [{}, {}), generation {}, {} tokens", in.stage, in.layer_begin,
                     in.layer_end, in.generation, in.n_tokens);
   }

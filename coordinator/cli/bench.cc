@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "common/storage/block_io.h"
+#include "coordinator/cli/exit_code.h"
 #include "coordinator/engine.h"
 #include "coordinator/metrics.h"
 #include "coordinator/serve.h"
@@ -282,7 +283,7 @@ int RunBench(const BenchOptions& options) {
   const auto setup = LoadSetup(options.topology);
   if (!setup.ok()) {
     std::fprintf(stderr, "%s\n", std::string(setup.status().message()).c_str());
-    return 2;
+    return ExitCodeOfSetup(setup.status());
   }
   if (options.state_tokens >= (*setup)->plan.context || options.prompt_tokens >= (*setup)->plan.context) {
     std::fprintf(stderr, "the context of %d is too short for %d tokens\n", (*setup)->plan.context,

@@ -27,9 +27,10 @@ struct Arguments {
   std::string path;  // TOPOLOGY or MODEL
   std::string id;
   std::string new_id;
-  std::string file;
+  ImportOptions import;  // its file is export's too
   int64_t to = 0;
   bool prove = false;
+  bool dry_run = false;
 };
 
 using Verb = std::function<int(const Arguments&)>;
@@ -42,6 +43,7 @@ class CommandLine {
     app_.add_option("--server", arguments_.client.server, "URL of the server")->envname("LAYOVER_SERVER");
     app_.add_option("--store", arguments_.client.store,
                     "a store's folder, without a server (ls show verify rm export import gc)");
+    app_.add_option("--owner", arguments_.client.owner, "with --store: name of the key whose conversation is meant");
     app_.add_flag("--json", arguments_.client.json, "one JSON value on stdout");
     if (const char* key = std::getenv("LAYOVER_API_KEY"); key != nullptr) arguments_.client.api_key = key;
     AddModelVerbs();
@@ -139,14 +141,23 @@ class CommandLine {
   }
 
   void AddFileVerbs() {
-    const auto later = [](const char* verb) {
-      return [verb](const Arguments& a) {
-        return ReportError(Unimplemented("{} is not supported yet", verb), a.client.json);
-      };
-    };
-    WithId("export", "write one portable file", later("export"), true)->add_option("FILE", arguments_.file)->required();
-    Add("import", "take in a portable file", later("import"), true)->add_option("FILE", arguments_.file)->required();
-    Add("gc", "remove what nothing needs", later("gc"), true);
+    WithFile(WithId(
+        "export", "write one portable file",
+        [](const Arguments& a) { return RunExport(a.client, a.id, a.import.file); }, true));
+    CLI::App* import = Add(
+        "import", "take in a portable file", [](const Arguments& a) { return RunImport(a.client, a.import); }, true);
+    WithFile(import);
+    import->add_option("--as", arguments_.import.as_id, "the conversation's id here");
+    Add(
+        "gc", "remove what nothing needs", [](const Arguments& a) { return RunCollect(a.client, a.dry_run); }, true)
+        ->add_flag("--dry-run", arguments_.dry_run, "only list it");
+  }
+
+  void WithFile(CLI::App* command) {
+    FileOptions& file = arguments_.import.file;
+    command->add_option("FILE", file.path)->required();
+    CLI::Option* key = command->add_option("--key-file", file.key_file, "32 bytes, or 64 hex digits");
+    command->add_option("--passphrase-file", file.passphrase_file)->excludes(key);
   }
 
   CLI::App* WithId(const char* name, const char* help, Verb verb, bool takes_store = false) {

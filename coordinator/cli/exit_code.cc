@@ -46,6 +46,11 @@ ExitCode ExitCodeOf(const absl::Status& status) {
   }
 }
 
+ExitCode ExitCodeOfSetup(const absl::Status& status) {
+  if (status.ok()) return kDone;
+  return absl::IsInvalidArgument(status) ? kUsage : kFailed;
+}
+
 ExitCode ExitCodeOf(const HttpReply& reply) {
   if (reply.status >= 200 && reply.status < 300) return kDone;
   if (reply.status == 404) return kNotFound;

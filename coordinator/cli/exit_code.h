@@ -11,6 +11,8 @@ enum ExitCode : int { kDone = 0, kFailed = 1, kUsage = 2, kNotFound = 3, kRefuse
 
 // Of an engine's or a client's status: as HTTP would answer it.
 ExitCode ExitCodeOf(const absl::Status& status);
+// Of LoadSetup: a bad topology is wrong usage, all else (the model's file, a device that is not there) a failure.
+ExitCode ExitCodeOfSetup(const absl::Status& status);
 // Of a server's reply. A 409 is a refusal (4) where the identity differs; that something is busy or there already is 1.
 ExitCode ExitCodeOf(const HttpReply& reply);
 

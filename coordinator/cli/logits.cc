@@ -8,10 +8,13 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "common/storage/durable_file.h"
+#include "coordinator/cli/exit_code.h"
+#include "coordinator/http/completion_json.h"
 #include "coordinator/pipeline.h"
 #include "coordinator/serve.h"
 #include "coordinator/setup.h"
 #include "coordinator/text/tokenizer.h"
+#include "fmt/core.h"
 #include "nlohmann/json.hpp"
 
 namespace layover {
@@ -116,21 +119,26 @@ absl::StatusOr<std::vector<int32_t>> ReadInput(const std::string& path, const Se
   return ids;
 }
 
-// One line a position, so that a text of thousands need not be held as one JSON value.
-void Print(const Setup& setup, const std::vector<int32_t>& ids, const std::vector<wire::RowReport>& rows) {
-  std::printf("{\"model\": %s, \"kv_type\": %s, \"stages\": %zu, \"n_vocab\": %d, \"positions\": [",
-              Json(setup.topology.model).dump().c_str(), Json(setup.plan.kv_type).dump().c_str(),
-              setup.plan.stages.size(), setup.shape.n_vocab);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    Json position = {{"pos", i}, {"id", ids[i]}};
-    position["logprob"] = i == 0 ? Json(nullptr) : Json(rows[i - 1].logprob);
-    position["row_xxh3"] = rows[i].digest.Hex();
-    Json top = Json::array();
-    for (const auto& [id, logprob] : rows[i].top) top.push_back({id, logprob});
-    position["top"] = std::move(top);
-    std::printf("%s\n%s", i == 0 ? "" : ",", position.dump().c_str());
+std::string TopText(const wire::RowReport& row) {
+  std::string text;
+  for (const auto& [id, logprob] : row.top) {
+    text += fmt::format("{}[{},{}]", text.empty() ? "" : ",", id, JsonFloat(logprob));
   }
-  std::printf("\n]}\n");
+  return text;
+}
+
+// One line a position, so that a text of thousands need not be held as one JSON value; numbers with the digits of a
+// float, not of the double that a JSON library makes of it.
+void Print(const Setup& setup, const std::vector<int32_t>& ids, const std::vector<wire::RowReport>& rows) {
+  fmt::print(R"({{"model": {}, "kv_type": {}, "stages": {}, "n_vocab": {}, "positions": [)",
+             Json(setup.topology.model).dump(), Json(setup.plan.kv_type).dump(), setup.plan.stages.size(),
+             setup.shape.n_vocab);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    fmt::print("{}\n{}", i == 0 ? "" : ",",
+               fmt::format(R"({{"pos":{},"id":{},"logprob":{},"row_xxh3":"{}","top":[{}]}})", i, ids[i],
+                           i == 0 ? "null" : JsonFloat(rows[i - 1].logprob), rows[i].digest.Hex(), TopText(rows[i])));
+  }
+  fmt::print("\n]}}\n");
 }
 
 }  // namespace
@@ -140,7 +148,7 @@ int RunLogits(const LogitsOptions& options) {
   const auto setup = LoadSetup(options.topology);
   if (!setup.ok()) {
     std::fprintf(stderr, "%s\n", std::string(setup.status().message()).c_str());
-    return 2;
+    return ExitCodeOfSetup(setup.status());
   }
   const auto ids = ReadInput(options.input, **setup);
   if (!ids.ok()) {

@@ -14,7 +14,7 @@ int RunPlan(const std::string& topology, bool json) {
   const auto setup = LoadSetup(topology);
   if (!setup.ok()) {
     ReportError(setup.status(), json);
-    return absl::IsInvalidArgument(setup.status()) || absl::IsNotFound(setup.status()) ? kUsage : kFailed;
+    return ExitCodeOfSetup(setup.status());
   }
   fmt::print("{}\n", json ? PlanJson((*setup)->plan) : PlanText((*setup)->plan));
   return kDone;

@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "common/storage/fault_point.h"
+#include "coordinator/cli/exit_code.h"
 #include "coordinator/engine.h"
 #include "coordinator/http/server.h"
 #include "coordinator/metrics.h"
@@ -72,7 +73,7 @@ int RunServe(const ServeOptions& options) {
   SetFaultProgram("layover");
 
   const auto setup = LoadSetup(options.topology);
-  if (!setup.ok()) return Fail(setup.status(), 2);
+  if (!setup.ok()) return Fail(setup.status(), ExitCodeOfSetup(setup.status()));
   const Topology& topology = (*setup)->topology;
   const auto identity = ReadIdentityButWeights(*(*setup)->file, (*setup)->shape, topology.kv_type);
   if (!identity.ok()) return Fail(identity.status(), 1);
@@ -102,6 +103,7 @@ int RunServe(const ServeOptions& options) {
     return template_engine.ok() ? chat.RenderText(request) : no_helper();
   };
   parts.chat_template = chat_template;
+  if (topology.store.has_value()) parts.store_dir = std::filesystem::absolute(topology.store->dir).lexically_normal();
   auto http = HttpServer::Start({.listen = topology.server.listen,
                                  .keys_file = topology.server.keys_file,
                                  .allow_hosts = topology.server.allow_hosts,

@@ -4,6 +4,7 @@
 #define LAYOVER_COORDINATOR_CLI_VERBS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace layover {
@@ -14,6 +15,18 @@ struct ClientOptions {
   std::string api_key;
   std::string store;  // not empty: this store itself, without a server
   bool json = false;
+  std::optional<std::string> owner;  // with `store`: whose conversation is meant, or whose it becomes
+};
+
+// A portable file. At most one of the secrets; none: it is not encrypted.
+struct FileOptions {
+  std::string path;
+  std::string key_file;
+  std::string passphrase_file;
+};
+struct ImportOptions {
+  FileOptions file;
+  std::optional<std::string> as_id;
 };
 
 // server_verbs.cc, and offline_verbs.cc for those that work with --store.
@@ -28,6 +41,11 @@ int RunRewind(const ClientOptions& options, const std::string& id, int64_t to);
 // transfer_verbs.cc: with a progress bar on a terminal.
 int RunSave(const ClientOptions& options, const std::string& id);
 int RunRestore(const ClientOptions& options, const std::string& id, bool prove);
+
+// file_verbs.cc: work on the store's files; without --store, on those of the server, which must run on this machine.
+int RunExport(const ClientOptions& options, const std::string& id, const FileOptions& file);
+int RunImport(const ClientOptions& options, const ImportOptions& import);
+int RunCollect(const ClientOptions& options, bool dry_run);
 
 // chat.cc
 struct ChatOptions {

@@ -63,7 +63,9 @@ ReusePlan PlanReuse(const Conversation& conversation, std::span<const int32_t> p
   ReusePlan plan;
   const auto offer = [&](ReusePlan::Source source, Branch* from, int64_t n) {
     n = std::min(n, most);
-    if (n <= plan.n) return;
+    // The token that a live session sampled last was never fed: for that one nothing is brought back from another tier.
+    const int64_t least = plan.source == ReusePlan::Source::kLive && source != ReusePlan::Source::kLive ? 1 : 0;
+    if (n <= plan.n + least) return;
     plan.source = source;
     plan.from = from;
     plan.n = n;

@@ -21,6 +21,7 @@ struct HttpParts {
   std::function<absl::StatusOr<RenderedChat>(const ChatRequest&)> render_chat;
   std::function<absl::StatusOr<std::string>(const ChatRequest&)> render_text;
   std::string chat_template;  // shown by /props
+  std::string store_dir;      // the same; absolute; empty: no store
 };
 
 }  // namespace layover

@@ -52,6 +52,7 @@ void GetProps(const HttpParts& parts, const HttpCall& call) {
                  {"model_path", model.path_leaf},
                  {"role", "model"},
                  {"chat_template", parts.chat_template},
+                 {"store", parts.store_dir.empty() ? ordered_json() : ordered_json(parts.store_dir)},
                  {"chat_template_caps", ordered_json::object()},
                  {"modalities", {{"vision", false}, {"audio", false}}},
                  {"stages", model.stages},

@@ -1,15 +1,32 @@
 #include "coordinator/store/offline.h"
 
-#include <algorithm>
 #include <sys/stat.h>
+
+#include <algorithm>
+#include <memory>
 
 #include "common/status.h"
 #include "common/storage/durable_file.h"
+#include "common/storage/file_names.h"
 #include "common/storage/store_layout.h"
-#include "coordinator/conversation/conversation.h"
 
 namespace layover {
 namespace {
+
+bool IsFolder(const std::string& path) {
+  struct stat status;
+  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+SegmentInfo InfoOf(const ManifestSegment& segment) {
+  return {.file = segment.Path(),
+          .stage = segment.stage,
+          .generation = segment.generation,
+          .layer_begin = segment.layer_begin,
+          .layer_end = segment.layer_end,
+          .bytes = static_cast<int64_t>(segment.bytes),
+          .live_bytes = static_cast<int64_t>(segment.live_bytes)};
+}
 
 ConversationInfo InfoOf(const ConversationImage& image) {
   ConversationInfo info;
@@ -30,8 +47,13 @@ ConversationInfo InfoOf(const ConversationImage& image) {
     info.saved_n_tokens = manifest.n_tokens;
     for (const ManifestSegment& segment : manifest.segments) {
       if (segment.folder.empty()) info.bytes_disk += static_cast<int64_t>(segment.bytes);
+      info.segments.push_back(InfoOf(segment));
     }
-    info.segments = SegmentsOf(manifest);
+    for (const ManifestBranch& branch : manifest.branches) {
+      info.branch_list.push_back({.n_tokens = branch.n_tokens, .fork_position = branch.fork_position,
+                                  .saved_n_tokens = branch.n_tokens, .state = info.state,
+                                  .checkpoints = {branch.checkpoints.begin(), branch.checkpoints.end()}});
+    }
     info.branches = static_cast<int>(manifest.branches.size());
     info.identity = image.manifest->identity.combined.Hex();
     info.last_used_at = std::max(info.last_used_at, image.manifest->saved_at);
@@ -42,8 +64,7 @@ ConversationInfo InfoOf(const ConversationImage& image) {
 }
 
 absl::StatusOr<std::vector<ConversationImage>> LoadAll(const std::string& store) {
-  struct stat status;
-  if (stat(store.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return NotFound("{} is not a store: there is no such folder", store);
+  if (!IsFolder(store)) return NotFound("{} is not a store: there is no such folder", store);
   ASSIGN_OR_RETURN(const std::vector<std::string> folders, ListConversationFolders(store));
   std::vector<ConversationImage> images;
   for (const std::string& folder : folders) {
@@ -56,18 +77,33 @@ absl::StatusOr<std::vector<ConversationImage>> LoadAll(const std::string& store)
   return images;
 }
 
-absl::StatusOr<ConversationImage> FindById(const std::string& store, const std::string& id) {
+absl::StatusOr<ConversationImage> Find(const std::string& store, const StoredId& wanted) {
   ASSIGN_OR_RETURN(std::vector<ConversationImage> images, LoadAll(store));
-  std::erase_if(images, [&](const ConversationImage& image) { return image.id != id; });
-  if (images.empty()) return NotFound("{}: there is no conversation {}", store, id);
-  if (images.size() > 1) return InvalidArgument("{}: {} owners have a conversation {}", store, images.size(), id);
+  std::erase_if(images, [&](const ConversationImage& image) {
+    return image.id != wanted.id || (wanted.owner.has_value() && image.owner != *wanted.owner);
+  });
+  if (images.empty()) return NotFound("{}: there is no conversation {}", store, wanted.id);
+  if (images.size() > 1) {
+    return InvalidArgument("{}: {} owners have a conversation {}; --owner says whose", store, images.size(), wanted.id);
+  }
   return std::move(images.front());
+}
+
+// Not in a folder that is no store: the lock would be the first file of one.
+absl::StatusOr<std::unique_ptr<StoreLock>> LockStore(const std::string& store) {
+  if (!IsFolder(JoinPath(store, kConversationsName))) {
+    return NotFound("{} is not a store: it has no folder {}", store, kConversationsName);
+  }
+  return StoreLock::Acquire(store);
 }
 
 absl::StatusOr<VerifyResult> VerifyOne(const std::string& store, const ConversationImage& image) {
   ASSIGN_OR_RETURN(const VerifyReport report, VerifyConversation(store, image.folder, nullptr));
-  return VerifyResult{.id = image.id, .ok = report.ok(), .generation = report.generation,
-                      .n_records = static_cast<int64_t>(report.n_records), .bytes = static_cast<int64_t>(report.bytes),
+  return VerifyResult{.id = image.id,
+                      .ok = report.ok(),
+                      .generation = report.generation,
+                      .n_records = static_cast<int64_t>(report.n_records),
+                      .bytes = static_cast<int64_t>(report.bytes),
                       .problems = report.problems};
 }
 
@@ -80,20 +116,20 @@ absl::StatusOr<std::vector<ConversationInfo>> ListStore(const std::string& store
   return infos;
 }
 
-absl::StatusOr<ConversationInfo> ShowStored(const std::string& store, const std::string& id) {
-  ASSIGN_OR_RETURN(const ConversationImage image, FindById(store, id));
+absl::StatusOr<ConversationInfo> ShowStored(const std::string& store, const StoredId& wanted) {
+  ASSIGN_OR_RETURN(const ConversationImage image, Find(store, wanted));
   return InfoOf(image);
 }
 
-absl::StatusOr<std::vector<VerifyResult>> VerifyStore(const std::string& store, const std::string& id) {
-  std::vector<VerifyResult> results;
-  if (!id.empty()) {
-    ASSIGN_OR_RETURN(const ConversationImage image, FindById(store, id));
-    ASSIGN_OR_RETURN(VerifyResult result, VerifyOne(store, image));
-    results.push_back(std::move(result));
-    return results;
+absl::StatusOr<std::vector<VerifyResult>> VerifyStore(const std::string& store, const StoredId& wanted) {
+  std::vector<ConversationImage> images;
+  if (wanted.id.empty()) {
+    ASSIGN_OR_RETURN(images, LoadAll(store));
+  } else {
+    ASSIGN_OR_RETURN(ConversationImage image, Find(store, wanted));
+    images.push_back(std::move(image));
   }
-  ASSIGN_OR_RETURN(const std::vector<ConversationImage> images, LoadAll(store));
+  std::vector<VerifyResult> results;
   for (const ConversationImage& image : images) {
     ASSIGN_OR_RETURN(VerifyResult result, VerifyOne(store, image));
     results.push_back(std::move(result));
@@ -101,11 +137,30 @@ absl::StatusOr<std::vector<VerifyResult>> VerifyStore(const std::string& store, 
   return results;
 }
 
-absl::Status RemoveStored(const std::string& store, const std::string& id) {
-  ASSIGN_OR_RETURN(const ConversationImage image, FindById(store, id));
-  ASSIGN_OR_RETURN(const std::unique_ptr<StoreLock> lock, StoreLock::Acquire(store));
+absl::Status RemoveStored(const std::string& store, const StoredId& wanted) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<StoreLock> lock, LockStore(store));
+  ASSIGN_OR_RETURN(const ConversationImage image, Find(store, wanted));
   ASSIGN_OR_RETURN(SegmentNames names, SegmentNames::Collect(store));
   return DeleteConversation(store, image.folder, nullptr, &names);
+}
+
+absl::StatusOr<PortableSummary> ExportStored(const std::string& store, const StoredId& wanted, const std::string& file,
+                                             const PortableSecret& secret) {
+  ASSIGN_OR_RETURN(const ConversationImage image, Find(store, wanted));
+  return ExportConversation(store, image.folder, file, secret);
+}
+
+absl::StatusOr<PortableSummary> ImportStored(const std::string& store, const std::string& file,
+                                             const PortableSecret& secret, const ImportTarget& target) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<PortableReader> reader, PortableReader::Open(file, secret));
+  RETURN_IF_ERROR(PrepareStore(store));
+  ASSIGN_OR_RETURN(const std::unique_ptr<StoreLock> lock, LockStore(store));
+  return ImportConversation(store, reader.get(), target);
+}
+
+absl::StatusOr<std::vector<GarbageFile>> CollectStored(const std::string& store, bool dry_run) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<StoreLock> lock, LockStore(store));
+  return dry_run ? FindGarbage(store) : CollectGarbage(store);
 }
 
 }  // namespace layover

@@ -16,6 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// What clients and templates call it.
+constexpr const char* kReasoningKeys[] = {"reasoning_content", "reasoning", "thinking"};
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool", "function"};
 
 absl::Status BadMessage(const std::string& where, std::string_view what) {
@@ -50,6 +52,16 @@ absl::StatusOr<bool> ProbeRawArguments(TemplateEngine* engine, const std::string
   if (as_string.empty()) return false;
   // The JSON filter writes a space after the colon; a template that takes the string leaves it as it was.
   return absl::StrReplaceAll(as_object, {{R"({"qq": "xx"})", R"({"qq":"xx"})"}}) == as_string;
+}
+
+absl::StatusOr<std::string> ProbeReasoningKey(TemplateEngine* engine, const std::string& source) {
+  for (const char* key : kReasoningKeys) {
+    const Json messages = Json::array({{{"role", "user"}, {"content", "qquser"}},
+                                       {{"role", "assistant"}, {"content", "qqanswer"}, {key, "qqreasoning"}}});
+    ASSIGN_OR_RETURN(const std::string text, Probe(engine, source, messages, nullptr));
+    if (absl::StrContains(text, "qqreasoning")) return std::string(key);
+  }
+  return std::string();
 }
 
 absl::StatusOr<std::string> JoinedParts(const Json& parts, const std::string& where) {
@@ -105,6 +117,18 @@ absl::Status PrepareCall(Json* call, const TemplateAbilities& abilities, const s
   return absl::OkStatus();
 }
 
+absl::Status PrepareReasoning(Json* message, const TemplateAbilities& abilities, const std::string& where) {
+  for (const char* key : kReasoningKeys) {
+    const auto reasoning = message->find(key);
+    if (reasoning == message->end() || reasoning->is_null()) continue;
+    if (!reasoning->is_string()) return BadMessage(fmt::format("{}.{}", where, key), "not a string");
+    if (abilities.reasoning_key.empty() || message->contains(abilities.reasoning_key)) continue;
+    const Json text = *reasoning;
+    (*message)[abilities.reasoning_key] = text;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PrepareMessage(Json* message, const TemplateAbilities& abilities, const std::string& where) {
   if (!message->is_object()) return BadMessage(where, "a message is an object with role and content");
   const auto role = message->find("role");
@@ -118,6 +142,7 @@ absl::Status PrepareMessage(Json* message, const TemplateAbilities& abilities, c
   }
   ASSIGN_OR_RETURN(Json content, PrepareContent(*message, abilities, where + ".content"));
   (*message)["content"] = std::move(content);
+  RETURN_IF_ERROR(PrepareReasoning(message, abilities, where));
   const auto calls = message->find("tool_calls");
   if (calls == message->end()) return absl::OkStatus();
   if (calls->is_null() || (calls->is_array() && calls->empty())) {
@@ -146,6 +171,7 @@ absl::StatusOr<TemplateAbilities> ProbeTemplate(TemplateEngine* engine, const st
   abilities.takes_content_parts = absl::StrContains(with_parts, "qqpart") && !absl::StrContains(with_parts, "'type'") &&
                                   !absl::StrContains(with_parts, "\"type\"");
   ASSIGN_OR_RETURN(abilities.takes_raw_arguments, ProbeRawArguments(engine, source));
+  ASSIGN_OR_RETURN(abilities.reasoning_key, ProbeReasoningKey(engine, source));
   return abilities;
 }
 

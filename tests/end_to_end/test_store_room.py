@@ -106,7 +106,7 @@ class StoreRoom(Case):
             with self.subTest(program=program, fault=fault), Server(self.text(save="manual"), self.folder, env=env, name=f"f{number}") as server:
                 reply = server.complete(prompt + [30, 31], "c", max_tokens=8, ignore_eos=True)
                 self.assertSameIds(control, reply)
-                self.assertEqual(reply["timings"]["recomputed_n"], 0)
+                self.assertLessEqual(reply["timings"]["recomputed_n"], 1)  # what was said after the save
                 failed = server.post("/v1/kv/conversations/c/save")
                 self.assertEqual(failed.status, 507 if fault.startswith("enospc") else 500, failed.body)
                 shown = server.get("/v1/kv/conversations/c").json

@@ -25,13 +25,14 @@ TEST_F(ModelApiTest, ModelsSayTheContextOfAConversation) {
   EXPECT_EQ(Json(Get("/v1/models/gpt%2F4").body)["error"]["code"], "model_not_found");
 }
 
-TEST_F(ModelApiTest, PropsShowTheTemplateButNoPath) {
+TEST_F(ModelApiTest, PropsShowTheTemplateButNotTheModelsPath) {
   StartServer();
   const ordered_json props = Json(Get("/props").body);
   EXPECT_EQ(props["default_generation_settings"]["n_ctx"], 64);
   EXPECT_EQ(props["total_slots"], 4);
   EXPECT_EQ(props["model_path"], "tiny.gguf");
   EXPECT_EQ(props["chat_template"], "the template");
+  EXPECT_TRUE(props["store"].is_null()) << props;
 }
 
 TEST_F(ModelApiTest, TokenizeAndBack) {

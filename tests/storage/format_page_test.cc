@@ -6,6 +6,8 @@
 
 #include "common/storage/journal_format.h"
 #include "common/storage/manifest.h"
+#include "common/storage/on_disk.h"
+#include "common/storage/portable_format.h"
 #include "common/storage/segment_format.h"
 #include "nlohmann/json.hpp"
 #include "tests/storage/storage_fixture.h"
@@ -75,6 +77,9 @@ TEST_F(FormatPageTest, LayoutsAreThoseOfTheCode) {
       {"TurnEndFrame", TurnEndFrameFields()},
       {"RewindFrame", RewindFrameFields()},
       {"SaveFrame", SaveFrameFields()},
+      {"PortableHeader", PortableHeaderFields()},
+      {"PortableHead", PortableHeadFields()},
+      {"ChunkNonce", ChunkNonceFields()},
   };
   for (const auto& [name, fields] : layouts) {
     const Table& table = Get("layout: " + name);
@@ -170,6 +175,18 @@ TEST_F(FormatPageTest, NumbersInTheTextAreThoseOfTheCode) {
   EXPECT_TRUE(says("at `e` rounded up to 64, or **in a new run**, at `e` rounded up to 4096"));
   EXPECT_EQ(NextInRun(65), 128u);
   EXPECT_EQ(NextRun(65), 4096u);
+  EXPECT_TRUE(says("at most 2^53 - 1"));
+  EXPECT_EQ(limits::kMaxGeneration, (int64_t{1} << 53) - 1);
+  EXPECT_TRUE(says("`" + std::string(kPortableMagic, 8) + "`"));
+  EXPECT_TRUE(says("a power of two from 4096 to 262,144; 262,144 is written"));
+  EXPECT_EQ(limits::kMinPortableChunkBytes, 4096u);
+  EXPECT_EQ(limits::kMaxPortableChunkBytes, 262'144u);
+  EXPECT_EQ(PortableHeader{}.chunk_bytes, limits::kMaxPortableChunkBytes);
+  EXPECT_TRUE(says("of the head without trailers; at most 67,109,400"));
+  EXPECT_EQ(kMaxPortableHeadBytes, 67'109'400u);
+  EXPECT_TRUE(says("128 + head_bytes + 16 ×"));
+  EXPECT_EQ(kPortableHeaderBytes, 128u);
+  EXPECT_EQ(kChunkTrailerBytes, 16u);
 }
 
 }  // namespace

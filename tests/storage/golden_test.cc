@@ -1,5 +1,6 @@
-// One example of every record kind, every journal frame and of the manifest, byte for byte: tests/golden/store_*. They
-// pin the format: a change that makes old files unreadable, or writes other bytes, fails here.
+// One example of every record kind, every journal frame, of the manifest and of portable files, byte for byte:
+// tests/golden/store_*. They pin the format: a change that makes old files unreadable, or writes other bytes, fails
+// here.
 //
 // Refresh, after a deliberate change of the format (and of its version):
 //   LAYOVER_REFRESH_GOLDENS=1 build/bin/storage_test --gtest_filter='GoldenTest.*'
@@ -7,13 +8,14 @@
 #include <filesystem>
 #include <sstream>
 
+#include "common/storage/durable_file.h"
 #include "common/storage/file_names.h"
 #include "common/storage/journal_format.h"
 #include "common/storage/on_disk.h"
 #include "common/storage/record_plan.h"
 #include "common/storage/segment_reader.h"
 #include "fmt/format.h"
-#include "tests/storage/storage_fixture.h"
+#include "tests/storage/portable_fixture.h"
 
 namespace layover {
 namespace {
@@ -254,6 +256,52 @@ TEST(GoldenTest, ManifestIsTheSame) {
   ASSERT_OK(out);
   ExpectGolden("manifest.json", out->text);
   EXPECT_EQ(ParseManifest(ReadFile(GoldenPath("manifest.json")))->manifest, GoldenManifest());
+}
+
+// A portable file of each kind. The passphrase's and the key's hold only a journal: what is encrypted is long in hex.
+struct GoldenPortable {
+  std::string name;
+  PortableSecret secret;
+  bool saved = false;
+};
+
+std::vector<GoldenPortable> GoldenPortables() {
+  return {
+      {"plain", {}, true}, {"key", testing::SampleKey(), false}, {"passphrase", testing::SamplePassphrase(), false}};
+}
+
+TEST(GoldenTest, PortableFiles) {
+  for (const GoldenPortable& golden : GoldenPortables()) {
+    TempFolder temp;
+    testing::SampleConversation chat(temp.path() + "/store");
+    ASSERT_OK(chat.Begin());
+    ASSERT_OK(chat.Turn(3, 2));
+    if (golden.saved) ASSERT_OK(testing::SaveSmall(&chat));
+    PortableWriteOptions options;
+    options.chunk_bytes = limits::kMinPortableChunkBytes;
+    options.salt.emplace().fill(0x5A);
+    const std::string file = temp.path() + "/file";
+    ASSERT_OK(ExportConversation(chat.store(), chat.folder(), file, golden.secret, options));
+    ExpectGolden("portable_" + golden.name + ".hex",
+                 ToHex(fmt::format("A portable file: {}.", golden.name), ReadFile(file)));
+  }
+}
+
+TEST(GoldenTest, CommittedPortableFilesCanBeImported) {
+  for (const GoldenPortable& golden : GoldenPortables()) {
+    TempFolder temp;
+    const std::string file = temp.path() + "/file";
+    WriteFile(file, FromHex(ReadFile(GoldenPath("portable_" + golden.name + ".hex"))));
+    const std::string store = temp.path() + "/store";
+    ASSERT_OK(PrepareStore(store));
+    const absl::StatusOr<PortableSummary> summary = testing::Import(store, file, golden.secret);
+    ASSERT_OK(summary);
+    EXPECT_EQ(summary->id, "chat");
+    EXPECT_EQ(summary->n_segments, golden.saved ? 2 : 0);
+    const absl::StatusOr<ConversationImage> image = LoadConversation(store, ConversationFolder("ann", "chat"));
+    ASSERT_OK(image);
+    EXPECT_EQ(image->journal.state.TrunkIds(), SampleIds(5, 7));
+  }
 }
 
 }  // namespace

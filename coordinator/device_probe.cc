@@ -1,0 +1,73 @@
+#include "coordinator/device_probe.h"
+
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <set>
+#include <string>
+
+#include "common/status.h"
+#include "coordinator/stage_group.h"
+
+extern char** environ;
+
+namespace layover {
+namespace {
+
+// All that the process writes; the first line is what is kept of it.
+std::string ReadAll(int fd) {
+  std::string text;
+  std::array<char, 4096> part;
+  while (true) {
+    const ssize_t n = read(fd, part.data(), part.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    if (text.size() < part.size()) text.append(part.data(), static_cast<size_t>(n));
+  }
+  return text.substr(0, text.find('\n'));
+}
+
+// Exit status of `layover-stage --probe-device NAME`, and what it says.
+absl::StatusOr<int> AskStageProgram(const std::string& device, std::string* answer) {
+  const std::string program = StageProgram();
+  int ends[2];
+  if (pipe(ends) != 0) return ErrnoStatus(errno, "pipe");
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addclose(&actions, ends[0]);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
+  posix_spawn_file_actions_addclose(&actions, ends[1]);
+  const char* arguments[] = {program.c_str(), "--probe-device", device.c_str(), nullptr};
+  pid_t pid = 0;
+  const int error = posix_spawn(&pid, program.c_str(), &actions, nullptr, const_cast<char* const*>(arguments), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  if (error == 0) *answer = ReadAll(ends[0]);
+  close(ends[0]);
+  if (error != 0) return ErrnoStatus(error, program);
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFSIGNALED(status)) *answer = std::string("the stage program died of ") + strsignal(WTERMSIG(status));
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+}  // namespace
+
+absl::Status ProbeDevices(const Topology& topology) {
+  std::set<std::string> asked = {"cpu"};
+  for (const StageSettings& stage : topology.stages) {
+    if (!stage.host.empty() || !asked.insert(stage.device).second) continue;
+    std::string answer;
+    ASSIGN_OR_RETURN(const int status, AskStageProgram(stage.device, &answer));
+    if (status != 0) return Unavailable("{}:{}: {}", topology.file, stage.line, answer);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace layover
