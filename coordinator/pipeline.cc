@@ -33,19 +33,43 @@ absl::StatusOr<SessionId> Pipeline::Fork(SessionId source, int64_t length) {
   const SessionId session = next_session_;
   ASSIGN_OR_RETURN(const PageLedger::Fork fork, ledger_.ForkSession(source, session, length));
   ++next_session_;
+  SendFork(source, session, fork);
+  return session;
+}
+
+absl::StatusOr<SessionId> Pipeline::ForkCheckpoint(SessionId source, PageLedger::PinId pin) {
+  const SessionId session = next_session_;
+  ASSIGN_OR_RETURN(const PageLedger::Fork fork, ledger_.ForkPin(pin, session));
+  ++next_session_;
+  SendFork(source, session, fork);
+  return session;
+}
+
+void Pipeline::SendFork(SessionId source, SessionId session, const PageLedger::Fork& fork) {
+  const int64_t length = ledger_.Length(session);
   const std::vector<int32_t>& from = sessions_.at(source).tokens;
   sessions_[session].tokens.assign(from.begin(), from.begin() + length);
   stages_->SendOrdered(wire::ForkSession{source, session, length, fork.pages[kFull], fork.copies[kFull],
                                          ledger_.StateOf(session), fork.copies[kWindow]});
-  return session;
+}
+
+void Pipeline::RewindToCheckpoint(SessionId session, PageLedger::PinId pin) {
+  LAYOVER_CHECK(!Running(session));
+  ledger_.RewindToPin(session, pin);
+  SendTruncate(session);
+}
+
+void Pipeline::SendTruncate(SessionId session) {
+  const int64_t length = ledger_.Length(session);
+  sessions_.at(session).tokens.resize(static_cast<size_t>(length));
+  const auto n_pages = static_cast<int32_t>(ledger_.Pages(session, PageClass::kFull).size());
+  stages_->SendOrdered(wire::TruncateSession{session, length, n_pages, ledger_.StateOf(session)});
 }
 
 absl::Status Pipeline::Truncate(SessionId session, int64_t length) {
   LAYOVER_CHECK(!Running(session));
   RETURN_IF_ERROR(ledger_.Truncate(session, length));
-  sessions_.at(session).tokens.resize(static_cast<size_t>(length));
-  const auto n_pages = static_cast<int32_t>(ledger_.Pages(session, PageClass::kFull).size());
-  stages_->SendOrdered(wire::TruncateSession{session, length, n_pages, ledger_.StateOf(session)});
+  SendTruncate(session);
   return absl::OkStatus();
 }
 
@@ -103,7 +127,7 @@ void Pipeline::Run(SessionId id, std::span<const int32_t> tokens, const RunSpec&
   session.spec = spec;
   session.stopping = false;
   const auto fed = static_cast<int64_t>(session.tokens.size());
-  scheduler_.Add(id, fed, fed + static_cast<int64_t>(tokens.size()), spec.samples);
+  scheduler_.Add(id, fed, fed + static_cast<int64_t>(tokens.size()), spec.samples, spec.stops);
 }
 
 void Pipeline::Continue(SessionId id, int32_t token) {
@@ -167,6 +191,7 @@ std::optional<wire::StepSlice> Pipeline::MakeSlice(const Scheduler::PlannedSlice
   slice.window_copies = std::move(growth->copies[kWindow]);
   slice.state_from = growth->state_from;
   slice.state_to = growth->state_to;
+  if (planned.checkpoint) listener_->OnCheckpoint(planned.session, planned.end, ledger_.Pin(planned.session));
   const RunSpec& spec = session.spec;
   slice.top_logprobs = spec.top_logprobs;
   if (spec.report_rows) {

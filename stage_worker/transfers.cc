@@ -132,12 +132,14 @@ void Transfers::AbortSave(const wire::AbortSave& abort) {
 
 wire::SaveReceipt Transfers::DoSave(const wire::SaveSession& save, const std::vector<BranchSource>& sources) {
   const Clock::time_point start = Clock::now();
+  const wire::BranchCut& trunk = save.branches.front();
+  const std::span<const int32_t> tokens(TokensOf(sources.front()));
   wire::SaveReceipt receipt{.stage = stage_,
                             .save = save.save,
                             .layer_begin = pieces_.pages().layers().begin,
                             .layer_end = pieces_.pages().layers().end,
-                            .n_tokens = save.branches.front().n_tokens,
-                            .prefix = DigestOfTokens(TokensOf(sources.front()))};
+                            .n_tokens = trunk.n_tokens,
+                            .prefix = DigestOfTokens(tokens.first(static_cast<size_t>(trunk.n_tokens)))};
   receipt.status = wire::ToWire(WriteSegment(save, sources, &receipt));
   receipt.ms = MsSince(start);
   return receipt;

@@ -240,6 +240,8 @@ absl::StatusOr<Transfers::BranchSource> Worker::SourceOf(const wire::BranchCut& 
   if (cut.session == 0) {
     source.image = transfers_->Parked(cut.park);
     if (source.image == nullptr) return Internal("image {} is not parked here", cut.park);
+    const auto held = static_cast<int64_t>(source.image->tokens().size());
+    if (cut.n_tokens > held) return Internal("image {} has {} tokens, not {}", cut.park, held, cut.n_tokens);
     return source;
   }
   const StageSession* session = sessions_->Find(cut.session);
