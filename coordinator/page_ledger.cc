@@ -56,9 +56,41 @@ int32_t PageLedger::Take(PageClass page_class) {
   return page;
 }
 
+absl::Status PageLedger::OpenFilled(SessionId id, int64_t length) {
+  const int64_t full = PagesFor(length), window = full - FirstWindowPage(length);
+  const bool has_window = PagesOf(PageClass::kWindow) > 0, has_state = config_.state_slots > 0 && length > 0;
+  if (full > FreePages(PageClass::kFull) || (has_window && window > FreePages(PageClass::kWindow))) {
+    return ResourceExhausted("{} pages needed, {} free", full, FreePages(PageClass::kFull));
+  }
+  if (has_state && free_slots_.empty()) return ResourceExhausted("no state slot is free");
+  if (absl::Status status = Open(id); !status.ok()) return status;
+  Session& session = sessions_.at(id);
+  session.length = length;
+  for (int64_t j = 0; j < full; ++j) {
+    session.tables[Index(PageClass::kFull)].push_back(Take(PageClass::kFull));
+    if (!has_window) continue;
+    session.tables[Index(PageClass::kWindow)].push_back(j < full - window ? -1 : Take(PageClass::kWindow));
+  }
+  if (has_state) session.slot = TakeSlot();
+  return absl::OkStatus();
+}
+
+int32_t PageLedger::TakeSlot() {
+  const int32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  slot_refs_[slot] = 1;
+  return slot;
+}
+
+void PageLedger::StepSent() {
+  for (const int32_t slot : slots_being_read_) ReleaseSlot(slot);
+  slots_being_read_.clear();
+}
+
 absl::StatusOr<PageLedger::Growth> PageLedger::Grow(SessionId id, int64_t new_length) {
   Session& session = sessions_.at(id);
   LAYOVER_CHECK(new_length > session.length);
+  DropOutOfWindow(session);
   Growth growth;
 
   // First what is needed, so that a shortage changes nothing.
@@ -92,15 +124,12 @@ absl::StatusOr<PageLedger::Growth> PageLedger::Grow(SessionId id, int64_t new_le
   }
   growth.state_from = session.slot;
   if (moves_state) {
-    const int32_t old_slot = session.slot;
-    session.slot = free_slots_.back();
-    free_slots_.pop_back();
-    slot_refs_[session.slot] = 1;
-    if (old_slot >= 0) ReleaseSlot(old_slot);
+    // The session's own hold on the slot it reads passes to the step.
+    if (session.slot >= 0) slots_being_read_.push_back(session.slot);
+    session.slot = TakeSlot();
   }
   growth.state_to = session.slot;
   session.length = new_length;
-  DropOutOfWindow(session);
   return growth;
 }
 
@@ -119,6 +148,15 @@ absl::StatusOr<PageLedger::Fork> PageLedger::ForkSession(SessionId source_id, Se
   if (config_.state_slots > 0 && length != source.length) {
     return FailedPrecondition("recurrent state at {} cannot be cut to {}", source.length, length);
   }
+  return ForkFrom(source, target_id, length);
+}
+
+absl::StatusOr<PageLedger::Fork> PageLedger::ForkPin(PinId pin, SessionId target_id) {
+  const Session& source = pins_.at(pin).as_it_was;
+  return ForkFrom(source, target_id, source.length);
+}
+
+absl::StatusOr<PageLedger::Fork> PageLedger::ForkFrom(const Session& source, SessionId target_id, int64_t length) {
   const int32_t rest = static_cast<int32_t>(length % kPage);
   for (PageClass page_class : kClasses) {
     if (PagesOf(page_class) > 0 && rest != 0 && free_[Index(page_class)].empty()) return ResourceExhausted("no page is free");
@@ -191,6 +229,33 @@ absl::Status PageLedger::Truncate(SessionId id, int64_t length) {
   return absl::OkStatus();
 }
 
+void PageLedger::RewindToPin(SessionId id, PinId pin) {
+  Session& session = sessions_.at(id);
+  const Session& was = pins_.at(pin).as_it_was;
+  LAYOVER_CHECK(was.length <= session.length);
+  for (PageClass page_class : kClasses) {
+    for (const int32_t page : was.tables[Index(page_class)]) {
+      if (page >= 0) ++pages_[Index(page_class)][page].owners;
+    }
+    for (const int32_t page : session.tables[Index(page_class)]) {
+      if (page >= 0) Release(page_class, page);
+    }
+  }
+  if (was.slot >= 0) ++slot_refs_[was.slot];
+  if (session.slot >= 0) ReleaseSlot(session.slot);
+  session = was;
+}
+
+wire::StateAt PageLedger::PinnedState(PinId pin) const {
+  const Session& was = pins_.at(pin).as_it_was;
+  return {was.length, was.slot, was.tables[Index(PageClass::kWindow)]};
+}
+
+wire::StateAt PageLedger::StateOf(SessionId id) const {
+  const Session& session = sessions_.at(id);
+  return {session.length, session.slot, session.tables[Index(PageClass::kWindow)]};
+}
+
 void PageLedger::Close(SessionId id) {
   const auto found = sessions_.find(id);
   LAYOVER_CHECK(found != sessions_.end());
@@ -204,6 +269,7 @@ void PageLedger::Close(SessionId id) {
 }
 
 void PageLedger::CloseAll() {
+  StepSent();
   while (!sessions_.empty()) Close(sessions_.begin()->first);
   while (!pins_.empty()) Unpin(pins_.begin()->first);
 }
@@ -220,7 +286,7 @@ PageLedger::PinId PageLedger::Pin(SessionId id) {
       pinned.pages.push_back({page_class, table[j], rows});
     }
   }
-  pinned.slot = session.slot;
+  pinned.as_it_was = session;
   if (session.slot >= 0) ++slot_refs_[session.slot];
   const PinId pin = next_pin_++;
   pins_[pin] = std::move(pinned);
@@ -235,7 +301,7 @@ void PageLedger::Unpin(PinId id) {
     holds.erase(std::find(holds.begin(), holds.end(), held.rows));
     ReleaseIfUnused(held.page_class, held.page);
   }
-  if (found->second.slot >= 0) ReleaseSlot(found->second.slot);
+  if (found->second.as_it_was.slot >= 0) ReleaseSlot(found->second.as_it_was.slot);
   pins_.erase(found);
 }
 
@@ -310,8 +376,9 @@ absl::Status PageLedger::CheckIntegrity() const {
     if (session.slot >= 0) ++slots[session.slot];
   }
   for (const auto& [id, pinned] : pins_) {
-    if (pinned.slot >= 0) ++slots[pinned.slot];
+    if (pinned.as_it_was.slot >= 0) ++slots[pinned.as_it_was.slot];
   }
+  for (const int32_t slot : slots_being_read_) ++slots[slot];
   if (slots != slot_refs_) return Internal("state slots are miscounted");
   if (std::count(slots.begin(), slots.end(), 0) != static_cast<int64_t>(free_slots_.size())) return Internal("a state slot leaked");
   return absl::OkStatus();

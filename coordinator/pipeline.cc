@@ -10,12 +10,13 @@ namespace layover {
 namespace {
 
 constexpr int kFull = static_cast<int>(PageClass::kFull);
+constexpr int kWindow = static_cast<int>(PageClass::kWindow);
 
 }  // namespace
 
 Pipeline::Pipeline(StageGroup* stages, const LedgerConfig& ledger, const SchedulerConfig& scheduler, int max_step_tokens,
                    Listener* listener)
-    : stages_(stages), listener_(listener), scratch_page_(ledger.full_pages), ledger_(ledger), scheduler_(scheduler) {
+    : stages_(stages), listener_(listener), ledger_(ledger), scheduler_(scheduler) {
   LAYOVER_CHECK(scheduler.chunk_tokens + scheduler.max_slices <= max_step_tokens);
 }
 
@@ -32,18 +33,43 @@ absl::StatusOr<SessionId> Pipeline::Fork(SessionId source, int64_t length) {
   const SessionId session = next_session_;
   ASSIGN_OR_RETURN(const PageLedger::Fork fork, ledger_.ForkSession(source, session, length));
   ++next_session_;
+  SendFork(source, session, fork);
+  return session;
+}
+
+absl::StatusOr<SessionId> Pipeline::ForkCheckpoint(SessionId source, PageLedger::PinId pin) {
+  const SessionId session = next_session_;
+  ASSIGN_OR_RETURN(const PageLedger::Fork fork, ledger_.ForkPin(pin, session));
+  ++next_session_;
+  SendFork(source, session, fork);
+  return session;
+}
+
+void Pipeline::SendFork(SessionId source, SessionId session, const PageLedger::Fork& fork) {
+  const int64_t length = ledger_.Length(session);
   const std::vector<int32_t>& from = sessions_.at(source).tokens;
   sessions_[session].tokens.assign(from.begin(), from.begin() + length);
-  stages_->SendOrdered(wire::ForkSession{source, session, length, fork.pages[kFull], fork.copies[kFull]});
-  return session;
+  stages_->SendOrdered(wire::ForkSession{source, session, length, fork.pages[kFull], fork.copies[kFull],
+                                         ledger_.StateOf(session), fork.copies[kWindow]});
+}
+
+void Pipeline::RewindToCheckpoint(SessionId session, PageLedger::PinId pin) {
+  LAYOVER_CHECK(!Running(session));
+  ledger_.RewindToPin(session, pin);
+  SendTruncate(session);
+}
+
+void Pipeline::SendTruncate(SessionId session) {
+  const int64_t length = ledger_.Length(session);
+  sessions_.at(session).tokens.resize(static_cast<size_t>(length));
+  const auto n_pages = static_cast<int32_t>(ledger_.Pages(session, PageClass::kFull).size());
+  stages_->SendOrdered(wire::TruncateSession{session, length, n_pages, ledger_.StateOf(session)});
 }
 
 absl::Status Pipeline::Truncate(SessionId session, int64_t length) {
   LAYOVER_CHECK(!Running(session));
   RETURN_IF_ERROR(ledger_.Truncate(session, length));
-  sessions_.at(session).tokens.resize(static_cast<size_t>(length));
-  const auto n_pages = static_cast<int32_t>(ledger_.Pages(session, PageClass::kFull).size());
-  stages_->SendOrdered(wire::TruncateSession{session, length, n_pages});
+  SendTruncate(session);
   return absl::OkStatus();
 }
 
@@ -56,31 +82,36 @@ void Pipeline::Close(SessionId session) {
 
 absl::StatusOr<Pipeline::Shadow> Pipeline::OpenShadow(std::vector<int32_t> tokens) {
   const SessionId session = next_session_;
-  RETURN_IF_ERROR(ledger_.Open(session));
-  if (!tokens.empty()) {
-    auto grown = ledger_.Grow(session, static_cast<int64_t>(tokens.size()));
-    if (!grown.ok()) {
-      ledger_.Close(session);
-      return grown.status();
-    }
-  }
+  RETURN_IF_ERROR(ledger_.OpenFilled(session, static_cast<int64_t>(tokens.size())));
   ++next_session_;
   sessions_[session].tokens = std::move(tokens);
-  return Shadow{session, ledger_.Pages(session, PageClass::kFull)};
+  return Shadow{session, ledger_.Pages(session, PageClass::kFull), ledger_.StateOf(session)};
 }
 
 void Pipeline::Probe(uint64_t probe, SessionId id, int32_t token) {
   const SessionId scratch = next_session_++;
   const auto length = static_cast<int64_t>(sessions_.at(id).tokens.size());
   const int32_t rest = static_cast<int32_t>(length % limits::kPageTokens);
-  wire::ForkSession fork{.source = id, .session = scratch, .length = length, .pages = ledger_.Pages(id, PageClass::kFull)};
-  wire::StepSlice slice{.session = scratch, .begin = length, .tokens = {token}, .wish = wire::RowWish::kDigest};
-  if (rest != 0) {
-    fork.copies.push_back({fork.pages.back(), scratch_page_, rest});
-    fork.pages.back() = scratch_page_;
-  } else {
-    slice.new_pages.push_back(scratch_page_);
+  wire::ForkSession fork{.source = id, .session = scratch, .length = length, .pages = ledger_.Pages(id, PageClass::kFull),
+                         .state = ledger_.StateOf(id)};
+  wire::StepSlice slice{.session = scratch, .begin = length, .tokens = {token}, .state_from = fork.state.slot,
+                        .wish = wire::RowWish::kDigest};
+  // Behind the ledger's own pages and slots.
+  const LedgerConfig& ledger = ledger_.config();
+  const auto grow = [rest](std::vector<int32_t>& table, int32_t scratch_page, std::vector<wire::PageCopy>* copies,
+                           std::vector<int32_t>* new_pages) {
+    if (rest == 0) {
+      new_pages->push_back(scratch_page);
+      return;
+    }
+    copies->push_back({table.back(), scratch_page, rest});
+    table.back() = scratch_page;
+  };
+  grow(fork.pages, ledger.full_pages, &fork.copies, &slice.new_pages);
+  if (ledger.window_pages > 0) {
+    grow(fork.state.window_pages, ledger.window_pages, &fork.window_copies, &slice.new_window_pages);
   }
+  if (ledger.state_slots > 0) slice.state_to = ledger.state_slots;
   stages_->SendOrdered(fork);
   InFlight step;
   step.probe = probe;
@@ -96,7 +127,7 @@ void Pipeline::Run(SessionId id, std::span<const int32_t> tokens, const RunSpec&
   session.spec = spec;
   session.stopping = false;
   const auto fed = static_cast<int64_t>(session.tokens.size());
-  scheduler_.Add(id, fed, fed + static_cast<int64_t>(tokens.size()), spec.samples);
+  scheduler_.Add(id, fed, fed + static_cast<int64_t>(tokens.size()), spec.samples, spec.stops);
 }
 
 void Pipeline::Continue(SessionId id, int32_t token) {
@@ -127,6 +158,7 @@ void Pipeline::Pump() {
         step.dropped.push_back(planned.session);
       }
     }
+    ledger_.StepSent();
     step.plan = std::move(*plan);
     if (message.slices.empty()) {
       FinishStep(step, {});
@@ -155,6 +187,11 @@ std::optional<wire::StepSlice> Pipeline::MakeSlice(const Scheduler::PlannedSlice
   session.tokens.insert(session.tokens.end(), slice.tokens.begin(), slice.tokens.end());
   slice.new_pages = std::move(growth->new_pages[kFull]);
   slice.copies = std::move(growth->copies[kFull]);
+  slice.new_window_pages = std::move(growth->new_pages[kWindow]);
+  slice.window_copies = std::move(growth->copies[kWindow]);
+  slice.state_from = growth->state_from;
+  slice.state_to = growth->state_to;
+  if (planned.checkpoint) listener_->OnCheckpoint(planned.session, planned.end, ledger_.Pin(planned.session));
   const RunSpec& spec = session.spec;
   slice.top_logprobs = spec.top_logprobs;
   if (spec.report_rows) {

@@ -33,6 +33,7 @@ struct RunSpec {
   bool samples = true;        // false: only feed
   bool report_rows = false;   // `layover logits`: every row; with top_logprobs and raw_rows
   bool raw_rows = false;
+  std::vector<int64_t> stops; // ascending positions of the run at which OnCheckpoint is called
 };
 
 class Pipeline {
@@ -46,6 +47,9 @@ class Pipeline {
     virtual void OnSampled(SessionId session, const wire::RowReport& row) = 0;
     virtual void OnRows(SessionId session, std::vector<wire::RowReport> rows) {}  // report_rows
     virtual void OnProbed(uint64_t probe, const Digest& row) {}
+    // The step that ends at a stop is on its way. The pin holds what will be the state there, until the listener gives it
+    // back to the ledger; it is lost when all stages forget everything (Reset).
+    virtual void OnCheckpoint(SessionId session, int64_t position, PageLedger::PinId pin) {}
     // After Stop: nothing of the session is in flight any more.
     virtual void OnStopped(SessionId session) = 0;
     // No page can be had for the session's next tokens. True if the listener freed some.
@@ -60,16 +64,21 @@ class Pipeline {
   absl::StatusOr<SessionId> Open();
   absl::StatusOr<SessionId> Fork(SessionId source, int64_t length);  // the source may be running
   absl::Status Truncate(SessionId session, int64_t length);
+  // Back to a checkpoint: a new session of its tokens, or the session itself. The pin was taken of `source`, which has not
+  // been cut below it since.
+  absl::StatusOr<SessionId> ForkCheckpoint(SessionId source, PageLedger::PinId pin);
+  void RewindToCheckpoint(SessionId source, PageLedger::PinId pin);
   void Close(SessionId session);
   // A session whose pages a restore fills; it holds `tokens` once the restore is done.
   struct Shadow {
     SessionId session = 0;
     std::vector<int32_t> pages;
+    wire::StateAt state;                // of all its tokens
   };
   absl::StatusOr<Shadow> OpenShadow(std::vector<int32_t> tokens);
 
   // What the model says after the session's tokens and one more: the digest of that logits row, to OnProbed. A scratch
-  // session and page outside the capacity hold the one row; the session itself may run on. Dense models only.
+  // session and page outside the capacity hold the one row; the session itself may run on.
   void Probe(uint64_t probe, SessionId session, int32_t token);
 
   const std::vector<int32_t>& tokens(SessionId session) const { return sessions_.at(session).tokens; }  // fed ones
@@ -104,12 +113,14 @@ class Pipeline {
     uint64_t probe = 0;                 // not a step of the scheduler's, but a probe's
   };
 
+  // The new session has its place in the ledger.
+  void SendFork(SessionId source, SessionId session, const PageLedger::Fork& fork);
+  void SendTruncate(SessionId session);
   std::optional<wire::StepSlice> MakeSlice(const Scheduler::PlannedSlice& planned);
   void FinishStep(const InFlight& step, const wire::StepDone& done);
 
   StageGroup* const stages_;
   Listener* const listener_;
-  const int32_t scratch_page_;          // behind the ledger's
   PageLedger ledger_;
   Scheduler scheduler_;
   SessionId next_session_ = 1;

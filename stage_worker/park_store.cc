@@ -2,48 +2,79 @@
 
 #include <algorithm>
 
-namespace layover {
+#include "common/status.h"
 
-int64_t ParkImage::bytes() const {
-  size_t bytes = tokens.size() * sizeof(int32_t);
-  for (const auto& rows : k_rows) bytes += rows.size();
-  for (const auto& rows : v_rows) bytes += rows.size();
-  return static_cast<int64_t>(bytes);
+namespace layover {
+namespace {
+
+bool IsState(RecordKind kind) {
+  return kind == RecordKind::kRecurrent || kind == RecordKind::kConv;
 }
 
-std::shared_ptr<const ParkImage> ParkStore::Copy(Device& device, const KvPages& pages, const StageSession& session) {
-  auto image = std::make_shared<ParkImage>();
-  image->tokens = session.tokens;
+// Where in the map a piece is: rows by page, states by position.
+int32_t PlaceOf(const StatePiece& piece) {
+  return IsState(piece.kind) ? piece.end : piece.begin / kPageTokens;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const ParkImage>> ParkImage::Copy(Device& device, const StatePieces& pieces,
+                                                                 const StageSession& session,
+                                                                 const std::vector<wire::StateAt>& checkpoints) {
+  const auto image = std::make_shared<ParkImage>();
+  const auto length = static_cast<int64_t>(session.tokens.size());
+  image->tokens_ = session.tokens;
+  image->bytes_ = length * static_cast<int64_t>(sizeof(int32_t));
   const std::unique_ptr<Stream> stream = device.NewCopyStream();
-  const size_t row_bytes = pages.row_bytes();
-  for (int layer = pages.layers().begin; layer < pages.layers().end; ++layer) {
-    std::vector<std::byte>& k = image->k_rows.emplace_back(session.tokens.size() * row_bytes);
-    std::vector<std::byte>& v = image->v_rows.emplace_back(session.tokens.size() * row_bytes);
-    for (size_t begin = 0; begin < session.tokens.size(); begin += kPageTokens) {
-      const int rows = static_cast<int>(std::min<size_t>(kPageTokens, session.tokens.size() - begin));
-      stream->ReadKvRows(pages.layer(layer), session.pages[begin / kPageTokens], 0, rows, k.data() + begin * row_bytes,
-                         v.data() + begin * row_bytes);
+  const auto keep = [&](const std::vector<PieceRun>& runs, const StateTables& from) {
+    for (const PieceRun& run : runs) {
+      for (const StatePiece& piece : run) image->Keep(*stream, pieces, piece, from);
     }
+  };
+  const StateTables tables{session.pages, session.window_pages, session.state_slot};
+  RETURN_IF_ERROR(pieces.CheckTables(length, tables));
+  keep(pieces.Rows(0, length), tables);
+  keep(pieces.StateAt(length), tables);
+  for (const wire::StateAt& checkpoint : checkpoints) {
+    const StateTables at{session.pages, checkpoint.window_pages, checkpoint.slot};
+    RETURN_IF_ERROR(pieces.CheckTables(checkpoint.position, at));
+    keep(pieces.StateAt(checkpoint.position), at);
   }
-  (void)stream->Synchronize();
+  RETURN_IF_ERROR(stream->Synchronize());
   return image;
 }
 
-void ParkStore::Fill(Device& device, const KvPages& pages, const ParkImage& image, int64_t n_tokens,
-                     const std::vector<int32_t>& page_table) {
-  const std::unique_ptr<Stream> stream = device.NewCopyStream();
-  const size_t row_bytes = pages.row_bytes();
-  pages.Zero(*stream, page_table);
-  for (int layer = pages.layers().begin; layer < pages.layers().end; ++layer) {
-    const auto index = static_cast<size_t>(layer - pages.layers().begin);
-    for (int64_t begin = 0; begin < n_tokens; begin += kPageTokens) {
-      const int rows = static_cast<int>(std::min<int64_t>(kPageTokens, n_tokens - begin));
-      const size_t offset = static_cast<size_t>(begin) * row_bytes;
-      stream->WriteKvRows(pages.layer(layer), page_table[static_cast<size_t>(begin / kPageTokens)], 0, rows,
-                          image.k_rows[index].data() + offset, image.v_rows[index].data() + offset);
+void ParkImage::Keep(Stream& stream, const StatePieces& pieces, const StatePiece& piece, const StateTables& from) {
+  std::vector<Part>& parts = parts_[{piece.kind, piece.layer, PlaceOf(piece)}];
+  for (const Part& part : parts) {
+    if (part.begin <= piece.begin && part.end >= piece.end) return;  // equal positions have equal rows
+  }
+  Part& part = parts.emplace_back();
+  part.begin = piece.begin;
+  part.end = piece.end;
+  part.bytes.resize(pieces.Bytes(piece));
+  bytes_ += static_cast<int64_t>(part.bytes.size());
+  pieces.Read(stream, piece, from, part.bytes.data());
+}
+
+bool ParkImage::HasStateAt(const StatePieces& pieces, int64_t position) const {
+  for (const PieceRun& run : pieces.StateAt(position)) {
+    for (const StatePiece& piece : run) {
+      if (Find(pieces, piece) == nullptr) return false;
     }
   }
-  (void)stream->Synchronize();
+  return true;
+}
+
+const std::byte* ParkImage::Find(const StatePieces& pieces, const StatePiece& piece) const {
+  const auto found = parts_.find({piece.kind, piece.layer, PlaceOf(piece)});
+  if (found == parts_.end()) return nullptr;
+  for (const Part& part : found->second) {
+    if (part.begin > piece.begin || part.end < piece.end) continue;
+    if (IsState(piece.kind)) return part.bytes.data();
+    return part.bytes.data() + static_cast<size_t>(piece.begin - part.begin) * pieces.pages().row_bytes(piece.layer);
+  }
+  return nullptr;
 }
 
 void ParkStore::Put(uint64_t park, std::shared_ptr<const ParkImage> image) {

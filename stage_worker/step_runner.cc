@@ -20,6 +20,13 @@ absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(Device& device, S
   ASSIGN_OR_RETURN(runner->slices_, device.Allocate(limits::kMaxStepSlices * sizeof(SequenceSlice)));
   ASSIGN_OR_RETURN(runner->page_tables_, device.Allocate(table_entries * sizeof(int32_t)));
   ASSIGN_OR_RETURN(runner->row_indices_, device.Allocate(rows * sizeof(int32_t)));
+  if (config.has_windows) {
+    ASSIGN_OR_RETURN(runner->window_page_tables_, device.Allocate(table_entries * sizeof(int32_t)));
+  }
+  if (config.has_states) {
+    ASSIGN_OR_RETURN(runner->states_from_, device.Allocate(limits::kMaxStepSlices * sizeof(int32_t)));
+    ASSIGN_OR_RETURN(runner->states_to_, device.Allocate(limits::kMaxStepSlices * sizeof(int32_t)));
+  }
   runner->rows_.resize(rows * static_cast<size_t>(config.n_embd));
   if (config.owns_head) {
     runner->logits_.resize(static_cast<size_t>(config.logits_rows) * static_cast<size_t>(config.n_vocab));
@@ -28,7 +35,7 @@ absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(Device& device, S
 }
 
 absl::StatusOr<int> StepRunner::Prepare(const wire::Step& step, const SessionTable& sessions) {
-  std::vector<int32_t> ids, positions, page_tables;
+  std::vector<int32_t> ids, positions, page_tables, window_page_tables, states_from, states_to;
   std::vector<SequenceSlice> slices;
   int max_positions = 0;
   for (const wire::StepSlice& slice : step.slices) {
@@ -46,23 +53,44 @@ absl::StatusOr<int> StepRunner::Prepare(const wire::Step& step, const SessionTab
       positions.push_back(static_cast<int32_t>(slice.begin) + i);
     }
     page_tables.insert(page_tables.end(), session.pages.begin(), session.pages.end());
+    // As long as the other table, so that a slice finds its entries at one place in both.
+    window_page_tables.insert(window_page_tables.end(), session.window_pages.begin(), session.window_pages.end());
+    if (config_.has_states && slice.state_to < 0) return Internal("session {}: no slot for its state", slice.session);
+    states_from.push_back(slice.state_from);
+    states_to.push_back(slice.state_to);
     max_positions = std::max(max_positions, static_cast<int>(end));
   }
   const int n_rows = static_cast<int>(ids.size());
   if (n_rows == 0 || n_rows > config_.step_rows || step.slices.size() > static_cast<size_t>(limits::kMaxStepSlices)) {
     return Internal("a step of {} rows in {} slices", n_rows, step.slices.size());
   }
-  stream_.CopyToDevice(ids_->data(), ids.data(), ids.size() * sizeof(int32_t));
-  stream_.CopyToDevice(positions_->data(), positions.data(), positions.size() * sizeof(int32_t));
   stream_.CopyToDevice(slices_->data(), slices.data(), slices.size() * sizeof(SequenceSlice));
-  stream_.CopyToDevice(page_tables_->data(), page_tables.data(), page_tables.size() * sizeof(int32_t));
+  Upload(ids_, ids);
+  Upload(positions_, positions);
+  Upload(page_tables_, page_tables);
+  if (config_.has_windows) Upload(window_page_tables_, window_page_tables);
+  if (config_.has_states) {
+    Upload(states_from_, states_from);
+    Upload(states_to_, states_to);
+  }
   // The host vectors above end with this call.
   RETURN_IF_ERROR(stream_.Synchronize());
-  input_ = {.ids = ids_->As<int32_t>(), .positions = positions_->As<int32_t>(),
-            .slices = {.slices = slices_->As<SequenceSlice>(), .n_slices = static_cast<int>(slices.size()),
-                       .page_tables = page_tables_->As<int32_t>(), .n_rows = n_rows, .max_positions = max_positions},
-            .n_rows = n_rows};
+  const SliceTable table{.slices = slices_->As<SequenceSlice>(),
+                         .n_slices = static_cast<int>(slices.size()),
+                         .page_tables = page_tables_->As<int32_t>(),
+                         .n_rows = n_rows,
+                         .max_positions = max_positions};
+  input_ = {.ids = ids_->As<int32_t>(), .positions = positions_->As<int32_t>(), .slices = table, .n_rows = n_rows};
+  if (config_.has_windows) {
+    input_.window_slices = table;
+    input_.window_slices.page_tables = window_page_tables_->As<int32_t>();
+  }
+  if (config_.has_states) input_.states = {states_from_->As<int32_t>(), states_to_->As<int32_t>()};
   return n_rows;
+}
+
+void StepRunner::Upload(const std::unique_ptr<DeviceBuffer>& buffer, const std::vector<int32_t>& values) {
+  stream_.CopyToDevice(buffer->data(), values.data(), values.size() * sizeof(int32_t));
 }
 
 absl::Status StepRunner::Run(bool takes_rows, bool gives_rows) {

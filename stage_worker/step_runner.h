@@ -25,6 +25,8 @@ class StepRunner {
     int logits_rows = 0;
     int context = 0;
     bool owns_head = false;
+    bool has_windows = false;    // the model has sliding-window layers
+    bool has_states = false;     // ... recurrent layers
   };
   static absl::StatusOr<std::unique_ptr<StepRunner>> Create(Device& device, Stream& stream, Model& model, const Config& config);
 
@@ -42,6 +44,7 @@ class StepRunner {
  private:
   StepRunner(Stream& stream, Model& model, const Config& config) : stream_(stream), model_(model), config_(config) {}
 
+  void Upload(const std::unique_ptr<DeviceBuffer>& buffer, const std::vector<int32_t>& values);
   absl::Status ComputeLogits(const std::vector<int32_t>& row_indices, size_t begin, size_t count);
   void ReportRow(const wire::StepSlice& slice, int row_in_slice, const float* logits, wire::SliceResult* result) const;
   void SampleRow(const wire::StepSlice& slice, const StageSession& session, const float* logits,
@@ -51,6 +54,7 @@ class StepRunner {
   Model& model_;
   const Config config_;
   std::unique_ptr<DeviceBuffer> ids_, positions_, slices_, page_tables_, row_indices_;
+  std::unique_ptr<DeviceBuffer> window_page_tables_, states_from_, states_to_;  // null: the model has no such layers
   StepInput input_;
   std::vector<float> rows_;    // [step_rows, n_embd]
   std::vector<float> logits_;  // [logits_rows, n_vocab]

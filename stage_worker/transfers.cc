@@ -9,8 +9,8 @@
 #include "common/storage/durable_file.h"
 #include "common/storage/file_names.h"
 #include "common/storage/record_plan.h"
-#include "common/storage/segment_reader.h"
 #include "common/storage/segment_writer.h"
+#include "stage_worker/segment_restore.h"
 
 namespace layover {
 namespace {
@@ -21,42 +21,32 @@ int64_t MsSince(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
 }
 
-ElementType ElementOf(KvType type) { return static_cast<ElementType>(type); }
-
-// Rows [begin, end) cut at the grid of 64, as K/V records are.
-template <typename F>
-absl::Status ForEachPage(int64_t begin, int64_t end, F&& use) {
-  for (int64_t at = begin; at < end;) {
-    const int64_t stop = std::min(end, (at / kPageTokens + 1) * kPageTokens);
-    RETURN_IF_ERROR(use(static_cast<int32_t>(at), static_cast<int32_t>(stop)));
-    at = stop;
-  }
-  return absl::OkStatus();
-}
-
 const std::vector<int32_t>& TokensOf(const Transfers::BranchSource& source) {
-  return source.image != nullptr ? source.image->tokens : source.session.tokens;
+  return source.image != nullptr ? source.image->tokens() : source.session.tokens;
 }
 
-// Digests find records, token ids prove them: where a file's own id list claims to be this path, it must be it.
-absl::Status ProveTokens(SegmentReader& reader, const std::vector<int32_t>& tokens, const PrefixDigests& prefixes) {
-  std::vector<size_t> positions;
-  for (size_t i = 0; i < reader.index().size(); ++i) {
-    const RecordKey& key = reader.index()[i].key;
-    if (key.kind == RecordKind::kTokenIds && key.token_end <= prefixes.size() && key.prefix == prefixes.At(key.token_end)) {
-      positions.push_back(i);
-    }
+int64_t BytesOf(const StatePieces& pieces, const std::vector<PieceRun>& runs) {
+  size_t bytes = 0;
+  for (const PieceRun& run : runs) {
+    for (const StatePiece& piece : run) bytes += pieces.Bytes(piece);
   }
-  return reader.ReadRecords(positions, [&](const IndexEntry& entry, std::span<const std::byte> payload) -> absl::Status {
-    const size_t bytes = static_cast<size_t>(entry.key.tokens()) * sizeof(int32_t);
-    if (payload.size() != bytes || std::memcmp(payload.data(), tokens.data() + entry.key.token_begin, bytes) != 0) {
-      return DataLoss("the token ids in the file are not the conversation's");
-    }
-    return absl::OkStatus();
-  });
+  return static_cast<int64_t>(bytes);
 }
 
 }  // namespace
+
+struct Transfers::RunWriter {
+  SegmentWriter& writer;
+  Stream& stream;
+  const PrefixDigests& prefixes;
+  const ParkImage* image;  // null: from the device
+  int32_t branch;
+
+  RecordKey Key(RecordKind kind, ElementType element, int32_t layer, int32_t begin, int32_t end) const {
+    return {.kind = kind, .element = element, .layer = layer, .token_begin = begin, .token_end = end, .branch = branch,
+            .prefix = prefixes.At(end)};
+  }
+};
 
 Transfers::Lane::Lane() : thread_([this] { Loop(); }) {}
 
@@ -98,8 +88,9 @@ void Transfers::Lane::Loop() {
   }
 }
 
-Transfers::Transfers(Device& device, const KvPages& pages, int stage, Mailbox<TransferResult>* results)
-    : device_(device), pages_(pages), stage_(stage), results_(results) {}
+Transfers::Transfers(Device& device, const KvPages& pages, const RecurrentState& states, int stage,
+                     Mailbox<TransferResult>* results)
+    : device_(device), pieces_(pages, states), stage_(stage), results_(results) {}
 
 Transfers::~Transfers() { CancelAll(); }
 
@@ -141,12 +132,14 @@ void Transfers::AbortSave(const wire::AbortSave& abort) {
 
 wire::SaveReceipt Transfers::DoSave(const wire::SaveSession& save, const std::vector<BranchSource>& sources) {
   const Clock::time_point start = Clock::now();
+  const wire::BranchCut& trunk = save.branches.front();
+  const std::span<const int32_t> tokens(TokensOf(sources.front()));
   wire::SaveReceipt receipt{.stage = stage_,
                             .save = save.save,
-                            .layer_begin = pages_.layers().begin,
-                            .layer_end = pages_.layers().end,
-                            .n_tokens = save.branches.front().n_tokens,
-                            .prefix = DigestOfTokens(TokensOf(sources.front()))};
+                            .layer_begin = pieces_.pages().layers().begin,
+                            .layer_end = pieces_.pages().layers().end,
+                            .n_tokens = trunk.n_tokens,
+                            .prefix = DigestOfTokens(tokens.first(static_cast<size_t>(trunk.n_tokens)))};
   receipt.status = wire::ToWire(WriteSegment(save, sources, &receipt));
   receipt.ms = MsSince(start);
   return receipt;
@@ -159,16 +152,18 @@ absl::Status Transfers::WriteSegment(const wire::SaveSession& save, const std::v
   const SegmentHeader header{.identity = save.identity,
                              .conversation = *folder,
                              .stage = stage_,
-                             .layer_begin = pages_.layers().begin,
-                             .layer_end = pages_.layers().end,
+                             .layer_begin = pieces_.pages().layers().begin,
+                             .layer_end = pieces_.pages().layers().end,
                              .generation = save.generation,
                              .n_tokens = static_cast<int32_t>(save.branches.front().n_tokens)};
-  int64_t rows = 0;
-  for (const wire::BranchCut& cut : save.branches) rows += cut.n_tokens - cut.base;
-  const int64_t rows_bytes = rows * static_cast<int64_t>(pages_.row_bytes()) * 2 * pages_.layers().size();
+  int64_t bytes_total = 0;
+  for (const wire::BranchCut& cut : save.branches) {
+    bytes_total += BytesOf(pieces_, pieces_.Rows(cut.base, cut.n_tokens));
+    bytes_total += BytesOf(pieces_, pieces_.StateAt(cut.n_tokens, cut.window_base));
+  }
   SegmentWriter::Options options;
   options.progress = [&](uint64_t bytes) {
-    results_->Put({.message = wire::TransferTick{stage_, save.save, false, static_cast<int64_t>(bytes), rows_bytes}});
+    results_->Put({.message = wire::TransferTick{stage_, save.save, false, static_cast<int64_t>(bytes), bytes_total}});
   };
   const std::string path = JoinPath(save.directory, SegmentFileName(stage_, save.generation));
   ASSIGN_OR_RETURN(const std::unique_ptr<SegmentWriter> writer, SegmentWriter::Create(path, header, options));
@@ -185,76 +180,124 @@ absl::Status Transfers::WriteSegment(const wire::SaveSession& save, const std::v
 
 absl::Status Transfers::WriteBranch(const wire::SaveSession& save, const wire::BranchCut& cut, const BranchSource& source,
                                     SegmentWriter& writer) {
-  if (cut.base == cut.n_tokens) return absl::OkStatus();
   const std::vector<int32_t>& tokens = TokensOf(source);
   const PrefixDigests prefixes(std::span<const int32_t>(tokens).first(static_cast<size_t>(cut.n_tokens)));
-  const auto key = [&](RecordKind kind, ElementType element, int32_t layer, int32_t begin, int32_t end) {
-    return RecordKey{.kind = kind, .element = element, .layer = layer, .token_begin = begin, .token_end = end,
-                     .branch = cut.branch, .prefix = prefixes.At(end)};
-  };
   const std::unique_ptr<Stream> stream = device_.NewCopyStream();
-  for (int layer = pages_.layers().begin; layer < pages_.layers().end; ++layer) {
-    for (RecordKind kind : {RecordKind::kKRows, RecordKind::kVRows}) {
-      if (Cancelled(save.save)) return layover::Cancelled("save {} was aborted", save.save);
-      RETURN_IF_ERROR(writer.BeginRun());
-      RETURN_IF_ERROR(ForEachPage(cut.base, cut.n_tokens, [&](int32_t begin, int32_t end) -> absl::Status {
-        ASSIGN_OR_RETURN(const std::span<std::byte> room,
-                         writer.AppendRecord(key(kind, ElementOf(pages_.type()), layer, begin, end),
-                                             static_cast<size_t>(end - begin) * pages_.row_bytes()));
-        const bool is_k = kind == RecordKind::kKRows;
-        if (source.image != nullptr) {
-          const auto index = static_cast<size_t>(layer - pages_.layers().begin);
-          const std::vector<std::byte>& rows = is_k ? source.image->k_rows[index] : source.image->v_rows[index];
-          std::memcpy(room.data(), rows.data() + static_cast<size_t>(begin) * pages_.row_bytes(), room.size());
-          return absl::OkStatus();
-        }
-        const int32_t page = source.session.pages[static_cast<size_t>(begin / kPageTokens)];
-        const int32_t row = begin % kPageTokens;
-        stream->ReadKvRows(pages_.layer(layer), page, row, row + end - begin, is_k ? room.data() : nullptr,
-                           is_k ? nullptr : room.data());
-        return stream->Synchronize();
-      }));
-    }
+  const RunWriter to{writer, *stream, prefixes, source.image.get(), cut.branch};
+  const StageSession& session = source.session;
+  for (const wire::StateAt& checkpoint : cut.checkpoints) {
+    RETURN_IF_ERROR(WriteRuns(save, to, pieces_.StateAt(checkpoint.position, cut.window_base),
+                              {session.pages, checkpoint.window_pages, checkpoint.slot}));
   }
+  if (cut.base == cut.n_tokens) return absl::OkStatus();
+  const StateTables tables{session.pages, session.window_pages, session.state_slot};
+  RETURN_IF_ERROR(WriteRuns(save, to, pieces_.StateAt(cut.n_tokens, cut.window_base), tables));
+  RETURN_IF_ERROR(WriteRuns(save, to, pieces_.Rows(cut.base, cut.n_tokens), tables));
   // The ids are in every stage's files, so that each stage's files prove themselves.
   RETURN_IF_ERROR(writer.BeginRun());
   const auto begin = static_cast<int32_t>(cut.base), end = static_cast<int32_t>(cut.n_tokens);
   const size_t bytes = static_cast<size_t>(end - begin) * sizeof(int32_t);
   ASSIGN_OR_RETURN(const std::span<std::byte> room,
-                   writer.AppendRecord(key(RecordKind::kTokenIds, ElementType::kInt32, kNoLayer, begin, end), bytes));
+                   writer.AppendRecord(to.Key(RecordKind::kTokenIds, ElementType::kInt32, kNoLayer, begin, end), bytes));
   std::memcpy(room.data(), tokens.data() + begin, bytes);
+  return absl::OkStatus();
+}
+
+absl::Status Transfers::WriteRuns(const wire::SaveSession& save, const RunWriter& to, const std::vector<PieceRun>& runs,
+                                  const StateTables& from) {
+  for (const PieceRun& run : runs) {
+    if (Cancelled(save.save)) return layover::Cancelled("save {} was aborted", save.save);
+    RETURN_IF_ERROR(to.writer.BeginRun());
+    for (const StatePiece& piece : run) {
+      const RecordKey key = to.Key(piece.kind, pieces_.Element(piece), piece.layer, piece.begin, piece.end);
+      ASSIGN_OR_RETURN(const std::span<std::byte> room, to.writer.AppendRecord(key, pieces_.Bytes(piece)));
+      if (to.image == nullptr) {
+        pieces_.Read(to.stream, piece, from, room.data());
+        RETURN_IF_ERROR(to.stream.Synchronize());
+        continue;
+      }
+      const std::byte* parked = to.image->Find(pieces_, piece);
+      if (parked == nullptr) return Internal("the parked image lacks the {} at {}", RecordKindName(piece.kind), piece.end);
+      std::memcpy(room.data(), parked, room.size());
+    }
+  }
   return absl::OkStatus();
 }
 
 void Transfers::Park(const wire::ParkSession& park, StageSession session) {
   restore_lane_.Run([this, park, session = std::move(session)] {
     const Clock::time_point start = Clock::now();
-    std::shared_ptr<const ParkImage> image = ParkStore::Copy(device_, pages_, session);
-    wire::ParkReceipt receipt{.stage = stage_, .park = park.park, .bytes = image->bytes()};
-    parked_.Put(park.park, std::move(image));
+    wire::ParkReceipt receipt{.stage = stage_, .park = park.park};
+    auto image = ParkImage::Copy(device_, pieces_, session, park.checkpoints);
+    receipt.status = wire::ToWire(image.status());
+    if (image.ok()) {
+      receipt.bytes = (*image)->bytes();
+      parked_.Put(park.park, *std::move(image));
+    }
     receipt.ms = MsSince(start);
     results_->Put({.message = receipt});
   });
 }
 
 void Transfers::Unpark(const wire::UnparkSession& unpark) {
-  restore_lane_.Run([this, unpark] {
-    const Clock::time_point start = Clock::now();
-    wire::RestoreReceipt receipt{.stage = stage_, .restore = unpark.restore, .n_tokens = unpark.n_tokens};
-    TransferResult result{.restored_session = unpark.session};
-    const std::shared_ptr<const ParkImage> image = parked_.Get(unpark.park);
-    if (image == nullptr || static_cast<int64_t>(image->tokens.size()) < unpark.n_tokens) {
-      receipt.status = wire::ToWire(Internal("image {} is not parked here", unpark.park));
-    } else {
-      ParkStore::Fill(device_, pages_, *image, unpark.n_tokens, unpark.pages);
-      result.session.tokens.assign(image->tokens.begin(), image->tokens.begin() + unpark.n_tokens);
-      result.session.pages = unpark.pages;
-      receipt.prefix = DigestOfTokens(result.session.tokens);
+  restore_lane_.Run([this, unpark] { results_->Put(DoUnpark(unpark)); });
+}
+
+TransferResult Transfers::DoUnpark(const wire::UnparkSession& unpark) {
+  const Clock::time_point start = Clock::now();
+  wire::RestoreReceipt receipt{.stage = stage_, .restore = unpark.restore, .n_tokens = unpark.n_tokens};
+  TransferResult result{.restored_session = unpark.session};
+  const std::shared_ptr<const ParkImage> image = parked_.Get(unpark.park);
+  absl::Status status = image == nullptr ? Internal("image {} is not parked here", unpark.park) : Fill(*image, unpark);
+  if (status.ok()) {
+    result.session = {.tokens = image->tokens(), .pages = unpark.pages, .window_pages = unpark.state.window_pages,
+                      .state_slot = unpark.state.slot};
+    result.session.tokens.resize(static_cast<size_t>(unpark.n_tokens));
+    receipt.prefix = DigestOfTokens(result.session.tokens);
+  }
+  receipt.status = wire::ToWire(status);
+  receipt.ms = MsSince(start);
+  result.message = receipt;
+  return result;
+}
+
+absl::Status Transfers::Fill(const ParkImage& image, const wire::UnparkSession& unpark) {
+  if (static_cast<int64_t>(image.tokens().size()) < unpark.n_tokens) {
+    return Internal("image {} has {} tokens, not {}", unpark.park, image.tokens().size(), unpark.n_tokens);
+  }
+  const std::unique_ptr<Stream> stream = device_.NewCopyStream();
+  ZeroPages(*stream, unpark.pages, unpark.state, unpark.checkpoints);
+  const auto fill = [&](const std::vector<PieceRun>& runs, const StateTables& to) -> absl::Status {
+    for (const PieceRun& run : runs) {
+      for (const StatePiece& piece : run) {
+        const std::byte* parked = image.Find(pieces_, piece);
+        if (parked == nullptr) {
+          return Internal("image {} lacks the {} at {}", unpark.park, RecordKindName(piece.kind), piece.end);
+        }
+        pieces_.Write(*stream, piece, to, parked);
+      }
     }
-    receipt.ms = MsSince(start);
-    result.message = receipt;
-    results_->Put(std::move(result));
-  });
+    return absl::OkStatus();
+  };
+  const StateTables tables{unpark.pages, unpark.state.window_pages, unpark.state.slot};
+  RETURN_IF_ERROR(pieces_.CheckTables(unpark.n_tokens, tables));
+  RETURN_IF_ERROR(fill(pieces_.Rows(0, unpark.n_tokens), tables));
+  RETURN_IF_ERROR(fill(pieces_.StateAt(unpark.n_tokens), tables));
+  for (const wire::StateAt& checkpoint : unpark.checkpoints) {
+    const StateTables at{unpark.pages, checkpoint.window_pages, checkpoint.slot};
+    RETURN_IF_ERROR(pieces_.CheckTables(checkpoint.position, at));
+    RETURN_IF_ERROR(fill(pieces_.StateAt(checkpoint.position), at));
+  }
+  return stream->Synchronize();
+}
+
+void Transfers::ZeroPages(Stream& stream, const std::vector<int32_t>& pages, const wire::StateAt& state,
+                          const std::vector<wire::StateAt>& checkpoints) const {
+  pieces_.pages().Zero(stream, LayerKind::kFullAttention, pages);
+  pieces_.pages().Zero(stream, LayerKind::kSlidingWindow, state.window_pages);
+  for (const wire::StateAt& checkpoint : checkpoints) {
+    pieces_.pages().Zero(stream, LayerKind::kSlidingWindow, checkpoint.window_pages);
+  }
 }
 
 void Transfers::DropPark(const wire::DropPark& drop) {
@@ -271,69 +314,21 @@ TransferResult Transfers::DoRestore(const wire::RestoreSession& restore) {
   wire::RestoreReceipt receipt{.stage = stage_, .restore = restore.restore,
                                .n_tokens = static_cast<int64_t>(restore.tokens.size()),
                                .prefix = DigestOfTokens(restore.tokens)};
-  const absl::Status status = ReadSegments(restore, &receipt);
+  const RestoreHooks hooks{
+      .cancelled = [this] { return cancel_all_.load(); },
+      .tick = [&](int64_t done, int64_t total) {
+        results_->Put({.message = wire::TransferTick{stage_, restore.restore, true, done, total}});
+      }};
+  const absl::Status status = FillFromSegments(device_, pieces_, restore, hooks, &receipt.bytes_read);
   receipt.status = wire::ToWire(status);
   receipt.ms = MsSince(start);
   // A session that could not be filled exists too, empty, until the coordinator closes it: so all stages agree.
   TransferResult result{.message = receipt, .restored_session = restore.session};
-  if (status.ok()) result.session = StageSession{restore.tokens, restore.pages};
+  if (status.ok()) {
+    result.session = {.tokens = restore.tokens, .pages = restore.pages, .window_pages = restore.state.window_pages,
+                      .state_slot = restore.state.slot};
+  }
   return result;
-}
-
-absl::Status Transfers::ReadSegments(const wire::RestoreSession& restore, wire::RestoreReceipt* receipt) {
-  const auto n_tokens = static_cast<int32_t>(restore.tokens.size());
-  const LayerRange layers = pages_.layers();
-  int64_t bytes_done = 0;
-  const int64_t bytes_total = static_cast<int64_t>(n_tokens) * static_cast<int64_t>(pages_.row_bytes()) * 2 * layers.size();
-
-  // Only files that hold layers of this stage are opened.
-  std::vector<std::unique_ptr<SegmentReader>> readers;
-  std::vector<IndexView> indexes;
-  for (const wire::SegmentRef& ref : restore.segments) {
-    if (ref.layer_end <= layers.begin || ref.layer_begin >= layers.end) continue;
-    const auto folder = ParseFolderName(ref.folder);
-    if (!folder.has_value()) return Internal("restore {}: bad folder name", restore.restore);
-    const SegmentExpectations expected{.identity = restore.identity, .conversation = *folder, .generation = ref.generation,
-                                       .layer_begin = ref.layer_begin, .layer_end = ref.layer_end,
-                                       .index_digest = ref.index_digest, .bytes = static_cast<uint64_t>(ref.bytes)};
-    ASSIGN_OR_RETURN(std::unique_ptr<SegmentReader> reader, SegmentReader::Open(ref.path, expected, {}));
-    indexes.push_back(reader->index());
-    readers.push_back(std::move(reader));
-  }
-
-  const PrefixDigests prefixes(restore.tokens);
-  for (const auto& reader : readers) RETURN_IF_ERROR(ProveTokens(*reader, restore.tokens, prefixes));
-  std::vector<PlannedRecord> plan;
-  for (int layer = layers.begin; layer < layers.end; ++layer) {
-    for (RecordKind kind : {RecordKind::kKRows, RecordKind::kVRows}) {
-      ASSIGN_OR_RETURN(std::vector<PlannedRecord> rows, PlanRows(indexes, {layer, kind}, prefixes, 0, n_tokens));
-      plan.insert(plan.end(), rows.begin(), rows.end());
-    }
-  }
-
-  const std::unique_ptr<Stream> stream = device_.NewCopyStream();
-  pages_.Zero(*stream, restore.pages);
-  const auto use = [&](const IndexEntry& entry, std::span<const std::byte> payload) -> absl::Status {
-    if (cancel_all_) return layover::Cancelled("restore {} was cancelled", restore.restore);
-    const RecordKey& key = entry.key;
-    if (key.element != ElementOf(pages_.type()) || payload.size() != static_cast<size_t>(key.tokens()) * pages_.row_bytes()) {
-      return DataLoss("a record of layer {} does not have this model's rows", key.layer);
-    }
-    const int32_t end = std::min(key.token_end, n_tokens);
-    const int32_t page = restore.pages[static_cast<size_t>(key.token_begin / kPageTokens)];
-    const int32_t row = key.token_begin % kPageTokens;
-    const bool is_k = key.kind == RecordKind::kKRows;
-    stream->WriteKvRows(pages_.layer(key.layer), page, row, row + end - key.token_begin, is_k ? payload.data() : nullptr,
-                        is_k ? nullptr : payload.data());
-    bytes_done += static_cast<int64_t>(payload.size());
-    return absl::OkStatus();
-  };
-  for (const SegmentReads& reads : GroupBySegment(plan)) {
-    RETURN_IF_ERROR(readers[reads.segment]->ReadRecords(reads.positions, use));
-    results_->Put({.message = wire::TransferTick{stage_, restore.restore, true, bytes_done, bytes_total}});
-  }
-  for (const auto& reader : readers) receipt->bytes_read += static_cast<int64_t>(reader->bytes_read());
-  return stream->Synchronize();
 }
 
 }  // namespace layover

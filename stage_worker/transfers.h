@@ -21,6 +21,7 @@
 #include "stage_worker/kv_pages.h"
 #include "stage_worker/park_store.h"
 #include "stage_worker/session_table.h"
+#include "stage_worker/state_pieces.h"
 
 namespace layover {
 
@@ -33,7 +34,8 @@ struct TransferResult {
 
 class Transfers {
  public:
-  Transfers(Device& device, const KvPages& pages, int stage, Mailbox<TransferResult>* results);
+  Transfers(Device& device, const KvPages& pages, const RecurrentState& states, int stage,
+            Mailbox<TransferResult>* results);
   ~Transfers();  // cancels what runs and waits for it
 
   // What a save's branch is written from: a session cut at its length, or a parked image.
@@ -71,16 +73,24 @@ class Transfers {
     std::thread thread_;
   };
 
+  struct RunWriter;  // a branch on its way into a segment
+
   bool Cancelled(uint64_t save) const;
   wire::SaveReceipt DoSave(const wire::SaveSession& save, const std::vector<BranchSource>& sources);
   absl::Status WriteSegment(const wire::SaveSession& save, const std::vector<BranchSource>& sources, wire::SaveReceipt* receipt);
   absl::Status WriteBranch(const wire::SaveSession& save, const wire::BranchCut& cut, const BranchSource& source,
                            SegmentWriter& writer);
+  absl::Status WriteRuns(const wire::SaveSession& save, const RunWriter& to, const std::vector<PieceRun>& runs,
+                         const StateTables& from);
+  TransferResult DoUnpark(const wire::UnparkSession& unpark);
+  absl::Status Fill(const ParkImage& image, const wire::UnparkSession& unpark);
   TransferResult DoRestore(const wire::RestoreSession& restore);
-  absl::Status ReadSegments(const wire::RestoreSession& restore, wire::RestoreReceipt* receipt);
+  // The pages that a restore or an unpark is going to fill.
+  void ZeroPages(Stream& stream, const std::vector<int32_t>& pages, const wire::StateAt& state,
+                 const std::vector<wire::StateAt>& checkpoints) const;
 
   Device& device_;
-  const KvPages& pages_;
+  const StatePieces pieces_;
   const int stage_;
   Mailbox<TransferResult>* const results_;
   ParkStore parked_;

@@ -138,18 +138,22 @@ absl::Status Worker::Load(const wire::Configure& configure) {
   const ModelPlacement placement{.layers = layers, .owns_embedding = configure.stage == 0,
                                  .owns_head = configure.stage == configure.n_stages - 1,
                                  .step_rows = configure.max_step_tokens, .logits_rows = kLogitsRows, .progress = &progress_};
-  ASSIGN_OR_RETURN(pages_, KvPages::Create(*device_, shape, layers, kv_type, configure.n_pages));
-  ASSIGN_OR_RETURN(model_, LoadModel(*device_, *file, shape, *pages_, placement));
+  ASSIGN_OR_RETURN(pages_, KvPages::Create(*device_, shape, layers, kv_type,
+                                           {.full = configure.n_pages, .window = configure.n_window_pages}));
+  ASSIGN_OR_RETURN(states_, RecurrentState::Create(*device_, shape, layers, configure.n_slots));
+  ASSIGN_OR_RETURN(model_, LoadModel(*device_, *file, shape, {pages_.get(), states_.get()}, placement));
   stream_ = device_->NewComputeStream();
-  sessions_ = std::make_unique<SessionTable>(*pages_, *stream_);
+  sessions_ = std::make_unique<SessionTable>(*pages_, *states_, *stream_);
   ASSIGN_OR_RETURN(const auto tokens, file->GetArrayLength("tokenizer.ggml.tokens"));
   const int n_vocab_text = tokens.has_value() ? static_cast<int>(std::min<uint64_t>(*tokens, shape.n_vocab)) : shape.n_vocab;
   n_embd_ = shape.n_embd;
   ASSIGN_OR_RETURN(runner_, StepRunner::Create(*device_, *stream_, *model_,
                                                {.n_embd = shape.n_embd, .n_vocab = shape.n_vocab, .n_vocab_text = n_vocab_text,
                                                 .step_rows = configure.max_step_tokens, .logits_rows = kLogitsRows,
-                                                .context = configure.context, .owns_head = placement.owns_head}));
-  transfers_ = std::make_unique<Transfers>(*device_, *pages_, configure.stage, &results_);
+                                                .context = configure.context, .owns_head = placement.owns_head,
+                                                .has_windows = shape.window > 0,
+                                                .has_states = shape.recurrent.conv_taps > 0}));
+  transfers_ = std::make_unique<Transfers>(*device_, *pages_, *states_, configure.stage, &results_);
   if (!placement.owns_embedding) {
     ASSIGN_OR_RETURN(receiver_, OpenZmqReceiver(context_, configure.data_bind));
   }
@@ -206,12 +210,7 @@ absl::Status Worker::Handle(const Ordered& ordered) {
     transfers_->Restore(*restore);
     return absl::OkStatus();
   }
-  if (const auto* park = std::get_if<wire::ParkSession>(&message)) {
-    const StageSession* session = sessions_->Find(park->session);
-    if (session == nullptr) return Internal("session {} is not open", park->session);
-    transfers_->Park(*park, *session);
-    return absl::OkStatus();
-  }
+  if (const auto* park = std::get_if<wire::ParkSession>(&message)) return HandlePark(*park);
   if (const auto* unpark = std::get_if<wire::UnparkSession>(&message)) {
     transfers_->Unpark(*unpark);
     return absl::OkStatus();
@@ -224,24 +223,45 @@ absl::Status Worker::Handle(const Ordered& ordered) {
 }
 
 absl::Status Worker::HandleSave(const wire::SaveSession& save) {
-  // The cut: tokens and page tables as they are now. Rows below n_tokens stay as they are until the coordinator unpins.
   std::vector<Transfers::BranchSource> cuts;
   for (const wire::BranchCut& cut : save.branches) {
-    if (cut.session == 0) {
-      cuts.push_back({.image = transfers_->Parked(cut.park)});
-      if (cuts.back().image == nullptr) return Internal("image {} is not parked here", cut.park);
-      continue;
-    }
-    const StageSession* session = sessions_->Find(cut.session);
-    if (session == nullptr) return Internal("session {} is not open", cut.session);
-    if (cut.n_tokens > static_cast<int64_t>(session->tokens.size()) || cut.base < 0 || cut.base > cut.n_tokens) {
-      return Internal("session {} has {} tokens, not [{}, {})", cut.session, session->tokens.size(), cut.base, cut.n_tokens);
-    }
-    cuts.push_back({.session = *session});
-    cuts.back().session.tokens.resize(static_cast<size_t>(cut.n_tokens));
+    ASSIGN_OR_RETURN(Transfers::BranchSource source, SourceOf(cut));
+    cuts.push_back(std::move(source));
   }
   if (cuts.empty()) return Internal("save {} has no branch", save.save);
   transfers_->Save(save, std::move(cuts));
+  return absl::OkStatus();
+}
+
+// The cut: tokens, page tables and slot as they are now. Rows below n_tokens and the slots stay as they are until the
+// coordinator unpins.
+absl::StatusOr<Transfers::BranchSource> Worker::SourceOf(const wire::BranchCut& cut) const {
+  Transfers::BranchSource source;
+  if (cut.session == 0) {
+    source.image = transfers_->Parked(cut.park);
+    if (source.image == nullptr) return Internal("image {} is not parked here", cut.park);
+    const auto held = static_cast<int64_t>(source.image->tokens().size());
+    if (cut.n_tokens > held) return Internal("image {} has {} tokens, not {}", cut.park, held, cut.n_tokens);
+    return source;
+  }
+  const StageSession* session = sessions_->Find(cut.session);
+  if (session == nullptr) return Internal("session {} is not open", cut.session);
+  const auto length = static_cast<int64_t>(session->tokens.size());
+  if (cut.n_tokens > length || cut.base < 0 || cut.base > cut.n_tokens) {
+    return Internal("session {} has {} tokens, not [{}, {})", cut.session, length, cut.base, cut.n_tokens);
+  }
+  if (cut.n_tokens != length && (session->state_slot >= 0 || pages_->window() > 0)) {
+    return Internal("session {} has its state at {}, not {}", cut.session, length, cut.n_tokens);
+  }
+  source.session = *session;
+  source.session.tokens.resize(static_cast<size_t>(cut.n_tokens));
+  return source;
+}
+
+absl::Status Worker::HandlePark(const wire::ParkSession& park) {
+  const StageSession* session = sessions_->Find(park.session);
+  if (session == nullptr) return Internal("session {} is not open", park.session);
+  transfers_->Park(park, *session);
   return absl::OkStatus();
 }
 

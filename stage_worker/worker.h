@@ -53,6 +53,8 @@ class Worker {
   absl::Status Handle(const Ordered& ordered);
   absl::Status HandleStep(uint64_t seq, const wire::Step& step);
   absl::Status HandleSave(const wire::SaveSession& save);
+  absl::StatusOr<Transfers::BranchSource> SourceOf(const wire::BranchCut& cut) const;
+  absl::Status HandlePark(const wire::ParkSession& park);
   void Reset(uint32_t epoch);
   absl::Status Say(const wire::FromStage& message, uint64_t seq = 0);
   void BeatLoop();
@@ -69,6 +71,7 @@ class Worker {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<KvPages> pages_;
+  std::unique_ptr<RecurrentState> states_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<SessionTable> sessions_;
   std::unique_ptr<StepRunner> runner_;

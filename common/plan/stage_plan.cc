@@ -108,7 +108,9 @@ class CostTable {
   // Buffers of one step, reused by its layers: the residual rows in and out, their normed and prepared copies, the
   // widest layer's products, and on the last stage the logits. All counted as float32.
   uint64_t StepBytes(const StagePlan& stage) const {
-    const int64_t attention = static_cast<int64_t>(2 * shape_.n_head + 2 * shape_.n_head_kv) * shape_.head_dim_k;
+    // A gate beside each query makes the queries twice as wide, and they are brought together once more.
+    const int64_t queries = static_cast<int64_t>(shape_.recurrent.conv_taps > 0 ? 4 : 2) * shape_.n_head;
+    const int64_t attention = (queries + 2 * shape_.n_head_kv) * shape_.head_dim_k;
     const int64_t recurrent = 2 * shape_.recurrent.Channels() + 2 * shape_.recurrent.ValueDim();
     const ExpertShape& experts = shape_.experts;
     const int64_t ff =

@@ -77,34 +77,41 @@ template <typename Ar> void Visit(Ar& ar, Configure& m) {
 template <typename Ar> void Visit(Ar& ar, Reset&) {}
 template <typename Ar> void Visit(Ar& ar, Shutdown&) {}
 template <typename Ar> void Visit(Ar& ar, PageCopy& m) { Fields(ar, m.src, m.dst, m.rows); }
+template <typename Ar> void Visit(Ar& ar, StateAt& m) { Fields(ar, m.position, m.slot, m.window_pages); }
 template <typename Ar> void Visit(Ar& ar, OpenSession& m) { Fields(ar, m.session); }
 template <typename Ar> void Visit(Ar& ar, ForkSession& m) {
-  Fields(ar, m.source, m.session, m.length, m.pages, m.copies);
+  Fields(ar, m.source, m.session, m.length, m.pages, m.copies, m.state, m.window_copies);
 }
-template <typename Ar> void Visit(Ar& ar, TruncateSession& m) { Fields(ar, m.session, m.length, m.n_pages); }
+template <typename Ar> void Visit(Ar& ar, TruncateSession& m) {
+  Fields(ar, m.session, m.length, m.n_pages, m.state);
+}
 template <typename Ar> void Visit(Ar& ar, CloseSession& m) { Fields(ar, m.session); }
 template <typename Ar> void Visit(Ar& ar, SamplerSpec& m) {
   Fields(ar, m.temperature, m.top_p, m.min_p, m.top_k, m.repeat_penalty, m.presence_penalty, m.frequency_penalty, m.seed,
          m.logit_bias, m.banned);
 }
 template <typename Ar> void Visit(Ar& ar, StepSlice& m) {
-  Fields(ar, m.session, m.begin, m.tokens, m.new_pages, m.copies, m.wish, m.sampler, m.output_begin, m.top_logprobs,
-         m.row_digest, m.raw_rows, m.next_token);
+  Fields(ar, m.session, m.begin, m.tokens, m.new_pages, m.copies, m.new_window_pages, m.window_copies, m.state_from,
+         m.state_to, m.wish, m.sampler, m.output_begin, m.top_logprobs, m.row_digest, m.raw_rows, m.next_token);
 }
 template <typename Ar> void Visit(Ar& ar, Step& m) { Fields(ar, m.slices); }
 template <typename Ar> void Visit(Ar& ar, SegmentRef& m) {
   Fields(ar, m.path, m.layer_begin, m.layer_end, m.generation, m.bytes, m.index_digest, m.folder);
 }
-template <typename Ar> void Visit(Ar& ar, BranchCut& m) { Fields(ar, m.branch, m.session, m.park, m.n_tokens, m.base); }
+template <typename Ar> void Visit(Ar& ar, BranchCut& m) {
+  Fields(ar, m.branch, m.session, m.park, m.n_tokens, m.base, m.window_base, m.checkpoints);
+}
 template <typename Ar> void Visit(Ar& ar, SaveSession& m) {
   Fields(ar, m.save, m.branches, m.directory, m.folder, m.generation, m.identity);
 }
 template <typename Ar> void Visit(Ar& ar, AbortSave& m) { Fields(ar, m.save, m.path); }
 template <typename Ar> void Visit(Ar& ar, RestoreSession& m) {
-  Fields(ar, m.restore, m.session, m.tokens, m.pages, m.segments, m.folder, m.identity);
+  Fields(ar, m.restore, m.session, m.tokens, m.pages, m.state, m.checkpoints, m.segments, m.folder, m.identity);
 }
-template <typename Ar> void Visit(Ar& ar, ParkSession& m) { Fields(ar, m.park, m.session); }
-template <typename Ar> void Visit(Ar& ar, UnparkSession& m) { Fields(ar, m.restore, m.park, m.session, m.n_tokens, m.pages); }
+template <typename Ar> void Visit(Ar& ar, ParkSession& m) { Fields(ar, m.park, m.session, m.checkpoints); }
+template <typename Ar> void Visit(Ar& ar, UnparkSession& m) {
+  Fields(ar, m.restore, m.park, m.session, m.n_tokens, m.pages, m.state, m.checkpoints);
+}
 template <typename Ar> void Visit(Ar& ar, DropPark& m) { Fields(ar, m.park); }
 template <typename Ar> void Visit(Ar& ar, Hello& m) { Fields(ar, m.protocol, m.stage, m.pid); }
 template <typename Ar> void Visit(Ar& ar, Ready& m) {

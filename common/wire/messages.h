@@ -57,25 +57,38 @@ struct PageCopy {
   int32_t rows = 0;
 };
 
+// What a session, a save or a checkpoint holds beside full-attention pages: enough to go on at `position` without the
+// tokens before it. Models without recurrent and sliding-window layers leave slot and pages empty.
+struct StateAt {
+  int64_t position = 0;
+  int32_t slot = -1;                    // recurrent and convolution state after `position` tokens; -1: none
+  std::vector<int32_t> window_pages;    // the sliding-window page table; entries out of the window may be -1
+};
+
 // ORDERED. A new, empty session.
 struct OpenSession {
   uint64_t session = 0;
 };
 
-// ORDERED. `session` becomes `source` cut at `length` tokens; its page table is given, `copies` fill pages of its own.
+// ORDERED. `session` becomes `source` cut at `length` tokens; its page tables are given, `copies` fill pages of its own.
+// The state is what source had at `length`: its own, or a checkpoint's.
 struct ForkSession {
   uint64_t source = 0;
   uint64_t session = 0;
   int64_t length = 0;
   std::vector<int32_t> pages;
   std::vector<PageCopy> copies;
+  StateAt state;
+  std::vector<PageCopy> window_copies;
 };
 
-// ORDERED. Tokens from `length` on are forgotten; the page table keeps its first `n_pages` entries.
+// ORDERED. Tokens from `length` on are forgotten; the page table keeps its first `n_pages` entries, the state becomes
+// the one given.
 struct TruncateSession {
   uint64_t session = 0;
   int64_t length = 0;
   int32_t n_pages = 0;
+  StateAt state;
 };
 
 // ORDERED.
@@ -98,6 +111,10 @@ struct StepSlice {
   std::vector<int32_t> tokens;
   std::vector<int32_t> new_pages;       // appended to the page table first
   std::vector<PageCopy> copies;         // pages of the table replaced by copies of their own: copy on write
+  std::vector<int32_t> new_window_pages;  // the same of the sliding-window class
+  std::vector<PageCopy> window_copies;
+  int32_t state_from = -1;              // slot of the session's state at `begin`; -1: the zero state, at 0 only
+  int32_t state_to = -1;                // slot that takes the state after the slice; -1: no recurrent layer
   RowWish wish = RowWish::kNone;
   SamplerSpec sampler;                  // kSample
   int64_t output_begin = 0;             // kSample: position of the first output token, for the penalties
@@ -124,13 +141,17 @@ struct SegmentRef {
 };
 
 // One branch of a save: rows [base, n_tokens) of the session are written, those below are in older segments already.
-// base is a multiple of 64 or where an older save ended.
+// base is a multiple of 64 or where an older save ended. The state at n_tokens and the checkpoints are written too, each
+// with the window rows from `window_base` on that it stands on. Where the model has recurrent or sliding-window layers,
+// n_tokens is the session's length, or the position of a state that the image holds.
 struct BranchCut {
   int32_t branch = 0;
   uint64_t session = 0;                 // live; 0: the parked image `park`
   uint64_t park = 0;
   int64_t n_tokens = 0;
   int64_t base = 0;
+  int64_t window_base = 0;
+  std::vector<StateAt> checkpoints;     // ascending, below n_tokens; of an image the positions alone count
 };
 
 // ORDERED: the cut. The worker notes the sessions' pages, tokens and state at this point, goes on with its steps, and
@@ -158,6 +179,8 @@ struct RestoreSession {
   uint64_t session = 0;
   std::vector<int32_t> tokens;          // [n_tokens]; the records must carry their digests
   std::vector<int32_t> pages;
+  StateAt state;                        // where the state goes; below n_tokens: the session is cut to it before it is fed
+  std::vector<StateAt> checkpoints;     // to be filled as well; where two tables name one page, its rows agree
   std::vector<SegmentRef> segments;
   std::string folder;
   Digest identity;
@@ -168,6 +191,7 @@ struct RestoreSession {
 struct ParkSession {
   uint64_t park = 0;
   uint64_t session = 0;
+  std::vector<StateAt> checkpoints;     // of the session, kept with it
 };
 
 // ORDERED. A new session of the image's first n_tokens, filled in the background into pages nobody else uses. The image
@@ -178,6 +202,8 @@ struct UnparkSession {
   uint64_t session = 0;
   int64_t n_tokens = 0;
   std::vector<int32_t> pages;
+  StateAt state;                        // where the image's state at n_tokens goes
+  std::vector<StateAt> checkpoints;     // below n_tokens, to be filled as well
 };
 
 // ORDERED. The image is no longer needed; a save that reads it may finish.

@@ -9,8 +9,10 @@
 namespace layover {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr int kFull = static_cast<int>(PageClass::kFull);
@@ -137,10 +139,73 @@ TEST(PageLedger, PagesOutOfTheWindowComeBack) {
   for (int64_t length = 50; length <= 600; length += 50) ASSERT_TRUE(ledger.Grow(1, length).ok());
   const auto& window = ledger.Pages(1, PageClass::kWindow);
   ASSERT_THAT(window, SizeIs(10));
-  // The query at 600 sees positions from 473 on: page 7.
-  for (int page = 0; page < 10; ++page) EXPECT_EQ(window[static_cast<size_t>(page)] >= 0, page >= 7) << page;
-  EXPECT_EQ(ledger.FreePages(PageClass::kWindow), 29);
+  // The first query of the step that went from 550 to 600 sees positions from 423 on: page 6.
+  for (int page = 0; page < 10; ++page) EXPECT_EQ(window[static_cast<size_t>(page)] >= 0, page >= 6) << page;
+  EXPECT_EQ(ledger.FreePages(PageClass::kWindow), 28);
   EXPECT_EQ(ledger.FreePages(PageClass::kFull), 22);
+  EXPECT_TRUE(ledger.CheckIntegrity().ok());
+}
+
+TEST(PageLedger, AStepsPagesStayUntilTheNextOne) {
+  // A chunk that is longer than the window: its first rows still see the pages that its last ones do not.
+  PageLedger ledger({.sessions = 2, .full_pages = 32, .window_pages = 16, .window_tokens = 64});
+  ASSERT_TRUE(ledger.Open(1).ok());
+  ASSERT_TRUE(ledger.Open(2).ok());
+  ASSERT_TRUE(ledger.Grow(1, 100).ok());
+  ASSERT_TRUE(ledger.Grow(1, 612).ok());
+  const std::vector<int32_t> seen = ledger.Pages(1, PageClass::kWindow);
+  const auto other = ledger.Grow(2, 300);
+  ASSERT_TRUE(other.ok());
+  for (const int32_t page : other->new_pages[kWindow]) EXPECT_THAT(seen, Not(Contains(page)));
+  EXPECT_TRUE(ledger.CheckIntegrity().ok());
+}
+
+TEST(PageLedger, AFilledSessionHasOnlyTheWindow) {
+  PageLedger ledger(Hybrid());
+  ASSERT_TRUE(ledger.OpenFilled(1, 600).ok());
+  const wire::StateAt state = ledger.StateOf(1);
+  EXPECT_EQ(state.position, 600);
+  EXPECT_GE(state.slot, 0);
+  ASSERT_THAT(state.window_pages, SizeIs(10));
+  for (int page = 0; page < 10; ++page) EXPECT_EQ(state.window_pages[static_cast<size_t>(page)] >= 0, page >= 7);
+  EXPECT_THAT(ledger.Pages(1, PageClass::kFull), SizeIs(10));
+  EXPECT_TRUE(absl::IsResourceExhausted(ledger.OpenFilled(2, 64 * 23)));
+  EXPECT_FALSE(ledger.Has(2));
+  EXPECT_TRUE(ledger.CheckIntegrity().ok());
+}
+
+TEST(PageLedger, APinIsACheckpointToGoBackTo) {
+  PageLedger ledger(Hybrid());
+  ASSERT_TRUE(ledger.Open(1).ok());
+  ASSERT_TRUE(ledger.Grow(1, 200).ok());
+  const PageLedger::PinId pin = ledger.Pin(1);
+  const wire::StateAt held = ledger.PinnedState(pin);
+  ASSERT_TRUE(ledger.Grow(1, 500).ok());
+  ledger.StepSent();
+  EXPECT_NE(ledger.StateOf(1).slot, held.slot);
+  ASSERT_TRUE(ledger.ForkPin(pin, 2).ok());
+  EXPECT_EQ(ledger.Length(2), 200);
+  EXPECT_EQ(ledger.StateOf(2).slot, held.slot);
+  ledger.RewindToPin(1, pin);
+  EXPECT_EQ(ledger.Length(1), 200);
+  EXPECT_EQ(ledger.StateOf(1).window_pages, held.window_pages);
+  const auto growth = ledger.Grow(1, 201);
+  EXPECT_EQ(growth->state_from, held.slot);
+  EXPECT_NE(growth->state_to, held.slot);
+  EXPECT_TRUE(ledger.CheckIntegrity().ok());
+}
+
+TEST(PageLedger, ASlotThatAStepReadsIsNotGivenAway) {
+  PageLedger ledger({.sessions = 3, .full_pages = 32, .state_slots = 2});
+  ASSERT_TRUE(ledger.Open(1).ok());
+  ASSERT_TRUE(ledger.Open(2).ok());
+  const auto first = ledger.Grow(1, 10);
+  const PageLedger::PinId pin = ledger.Pin(1);
+  EXPECT_EQ(ledger.Grow(1, 11)->state_from, first->state_to);
+  ledger.Unpin(pin);
+  EXPECT_TRUE(absl::IsResourceExhausted(ledger.Grow(2, 10).status()));
+  ledger.StepSent();
+  EXPECT_EQ(ledger.Grow(2, 10)->state_to, first->state_to);
   EXPECT_TRUE(ledger.CheckIntegrity().ok());
 }
 
@@ -157,6 +222,7 @@ TEST(PageLedger, StateIsWrittenInPlaceUnlessSomeoneHoldsIt) {
   EXPECT_EQ(third->state_from, second->state_to);
   EXPECT_NE(third->state_to, third->state_from);  // the held state stays for the save
   EXPECT_EQ(ledger.FreeSlots(), 4);
+  ledger.StepSent();
   ledger.Unpin(pin);
   EXPECT_EQ(ledger.FreeSlots(), 5);
   EXPECT_TRUE(ledger.CheckIntegrity().ok());
@@ -193,7 +259,7 @@ void RandomLife(const LedgerConfig& config, uint32_t seed) {
   PageLedger::SessionId next = 1;
   const auto any = [&](const auto& set) { return *std::next(set.begin(), static_cast<long>(random() % set.size())); };
   for (int i = 0; i < 3000; ++i) {
-    const uint32_t what = random() % 16;
+    const uint32_t what = random() % 19;
     if (what < 2) {
       if (ledger.Open(next).ok()) open.insert(next);
       ++next;
@@ -215,14 +281,25 @@ void RandomLife(const LedgerConfig& config, uint32_t seed) {
       open.erase(id);
     } else if (what < 15) {
       pins.insert(ledger.Pin(any(open)));
+    } else if (what < 16) {
+      ledger.StepSent();
     } else if (!pins.empty()) {
       const PageLedger::PinId pin = any(pins);
-      ledger.Unpin(pin);
-      pins.erase(pin);
+      const PageLedger::SessionId id = any(open);
+      if (what == 16) {
+        ledger.Unpin(pin);
+        pins.erase(pin);
+      } else if (what == 17) {
+        if (ledger.ForkPin(pin, next).ok()) open.insert(next);
+        ++next;
+      } else if (ledger.PinnedState(pin).position <= ledger.Length(id)) {
+        ledger.RewindToPin(id, pin);
+      }
     }
     const absl::Status status = ledger.CheckIntegrity();
     ASSERT_TRUE(status.ok()) << "seed " << seed << " step " << i << ": " << status;
   }
+  ledger.StepSent();
   for (PageLedger::SessionId id : open) ledger.Close(id);
   for (PageLedger::PinId pin : pins) ledger.Unpin(pin);
   EXPECT_EQ(ledger.FreePages(PageClass::kFull), config.full_pages);

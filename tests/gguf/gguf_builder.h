@@ -92,7 +92,29 @@ struct TinyLlamaOptions {
 };
 std::string BuildTinyLlama(const TinyLlamaOptions& options);
 
-// rows x cols seeded values in the block format of `type`; cols is a multiple of its block.
+// A model of any architecture, small and as varied as it may be: fewer key heads than value heads, layers of every kind in
+// odd numbers, a window that is no multiple of a page, a block that is skipped. Seeded weights, the same tokenizer. Equal
+// options give equal bytes.
+struct TinyModelOptions {
+  std::string architecture;                   // as in the file, or "llama-moe"
+  uint64_t seed = 1;
+  WeightType weight_type = WeightType::kF32;  // of matrices, except routers: any type there is
+  float weight_gain = 1.0f;                   // scales all matrices
+  // What a test of the tests gets wrong: "" nothing, "rope" the base of the rotation by 1 %, "heads" two query heads
+  // exchanged, "gate" one gate without effect.
+  std::string fault;
+};
+std::string BuildTinyModel(const TinyModelOptions& options);
+// The architectures that it takes.
+std::vector<std::string> TinyArchitectures();
+
+// Uniform in [middle - width, middle + width), by seed and name.
+std::vector<float> SeededValues(uint64_t seed, std::string_view name, size_t count, float middle, float width);
+// Byte-level BPE of `vocab` tokens, and a chat template.
+void AddTinyTokenizer(int vocab, const std::string& pre_tokenizer, const std::string& chat_template,
+                      GgufBuilder* builder);
+
+// Seeded values in the block format of `type`; rows are multiples of its block.
 std::string EncodeWeights(const std::vector<float>& values, WeightType type);
 
 // Writes `bytes` to NAME in a temporary folder of this process, which is removed at its end, and returns the path.

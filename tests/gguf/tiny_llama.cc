@@ -171,12 +171,15 @@ std::vector<std::pair<std::string, std::string>> MakeMerges(size_t count) {
   return merges;
 }
 
-void AddTokenizer(const TinyLlamaOptions& options, GgufBuilder* builder) {
+}  // namespace
+
+void AddTinyTokenizer(int vocab, const std::string& pre_tokenizer, const std::string& chat_template,
+                      GgufBuilder* builder) {
   std::vector<std::string> tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
   for (const std::string& letter : ByteAlphabet()) tokens.push_back(letter);
-  LAYOVER_CHECK(options.vocab >= kControlTokens + kByteTokens);
+  LAYOVER_CHECK(vocab >= kControlTokens + kByteTokens);
   std::vector<std::string> merge_lines;
-  for (const auto& [left, right] : MakeMerges(static_cast<size_t>(options.vocab) - tokens.size())) {
+  for (const auto& [left, right] : MakeMerges(static_cast<size_t>(vocab) - tokens.size())) {
     tokens.push_back(left + right);
     merge_lines.push_back(left + " " + right);
   }
@@ -184,14 +187,23 @@ void AddTokenizer(const TinyLlamaOptions& options, GgufBuilder* builder) {
     merge_lines.push_back("a b");  // a merge to no token is never taken, an empty list is refused
   std::vector<int32_t> types(tokens.size(), 1);
   std::fill_n(types.begin(), kControlTokens, 3);
-  builder->String("tokenizer.ggml.model", "gpt2").String("tokenizer.ggml.pre", options.pre_tokenizer);
+  builder->String("tokenizer.ggml.model", "gpt2").String("tokenizer.ggml.pre", pre_tokenizer);
   builder->Strings("tokenizer.ggml.tokens", tokens).I32s("tokenizer.ggml.token_type", types);
   builder->Strings("tokenizer.ggml.merges", merge_lines);
   builder->U32("tokenizer.ggml.bos_token_id", 1).U32("tokenizer.ggml.eos_token_id", 2);
   builder->U32("tokenizer.ggml.unknown_token_id", 0).U32("tokenizer.ggml.padding_token_id", 2);
   builder->Bool("tokenizer.ggml.add_bos_token", false).Bool("tokenizer.ggml.add_space_prefix", false);
-  builder->String("tokenizer.chat_template", options.chat_template.empty() ? kChatMl : options.chat_template);
+  builder->String("tokenizer.chat_template", chat_template.empty() ? kChatMl : chat_template);
 }
+
+std::vector<float> SeededValues(uint64_t seed, std::string_view name, size_t count, float middle, float width) {
+  Random random(seed, name);
+  std::vector<float> values(count);
+  for (float& value : values) value = middle + width * random.Next();
+  return values;
+}
+
+namespace {
 
 class WeightWriter {
  public:
@@ -217,10 +229,7 @@ class WeightWriter {
 
  private:
   std::vector<float> Values(const std::string& name, size_t count, float middle, float width) const {
-    Random random(options_.seed, name);
-    std::vector<float> values(count);
-    for (float& value : values) value = middle + width * random.Next();
-    return values;
+    return SeededValues(options_.seed, name, count, middle, width);
   }
   void Add(const std::string& name, std::vector<uint64_t> dims, const std::vector<float>& values, WeightType type) {
     builder_->Tensor(name, std::move(dims), static_cast<uint32_t>(type), EncodeWeights(values, type));
@@ -284,7 +293,7 @@ std::string BuildTinyLlama(const TinyLlamaOptions& options) {
   builder.U32("llama.rope.dimension_count", options.embd / options.heads);
   builder.F32("llama.rope.freq_base", options.rope_base).F32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
   builder.U32("llama.vocab_size", options.vocab).U32("general.quantization_version", 2);
-  AddTokenizer(options, &builder);
+  AddTinyTokenizer(options.vocab, options.pre_tokenizer, options.chat_template, &builder);
   AddWeights(options, &builder);
   return builder.Build();
 }

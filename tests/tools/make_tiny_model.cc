@@ -1,8 +1,10 @@
-// Writes a tiny llama as a GGUF file, for tests that start real processes. Equal flags give equal bytes.
+// Writes a tiny model as a GGUF file, for tests that start real processes. Equal flags give equal bytes.
 //
 //   make_tiny_model OUT.gguf [--seed N] [--layers N] [--embd N] [--heads N] [--kv-heads N] [--ff N] [--vocab N]
 //                   [--context N] [--type F32|F16|BF16|Q8_0|Q4_0|Q4_1] [--untied] [--rope-freqs] [--rope-base X]
-//                   [--gain X] [--name TEXT] [--pre NAME] [--template-file FILE]
+//                   [--gain X] [--name TEXT] [--pre NAME] [--template-file FILE]          a llama of any shape
+//   make_tiny_model OUT.gguf --arch NAME [--seed N] [--type ANY] [--gain X] [--fault rope|heads|gate]
+//                                                              another architecture in a shape of its own
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -12,12 +14,28 @@
 #include "common/gguf/weight_types.h"
 #include "tests/gguf/gguf_builder.h"
 
+namespace {
+
+int Write(const std::string& path, const std::string& bytes) {
+  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
+  stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  stream.close();
+  if (stream.good()) return 0;
+  std::fprintf(stderr, "cannot write %s\n", path.c_str());
+  return 1;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   layover::testing::TinyLlamaOptions options;
+  layover::testing::TinyModelOptions other;
   std::string out, type = "F32", template_file;
   bool untied = false;
   CLI::App app("writes a tiny llama as a GGUF file");
   app.add_option("out", out, "the file to write")->required();
+  app.add_option("--arch", other.architecture)->check(CLI::IsMember(layover::testing::TinyArchitectures()));
+  app.add_option("--fault", other.fault)->check(CLI::IsMember({"rope", "heads", "gate"}));
   app.add_option("--seed", options.seed);
   app.add_option("--layers", options.layers)->check(CLI::Range(1, 1024));
   app.add_option("--embd", options.embd)->check(CLI::Range(2, 65536));
@@ -26,7 +44,7 @@ int main(int argc, char** argv) {
   app.add_option("--ff", options.ff)->check(CLI::Range(1, 1 << 20));
   app.add_option("--vocab", options.vocab)->check(CLI::Range(259, 16384));
   app.add_option("--context", options.context)->check(CLI::Range(1, 1 << 20));
-  app.add_option("--type", type)->check(CLI::IsMember({"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"}));
+  app.add_option("--type", type);
   app.add_flag("--untied", untied, "a head of its own");
   app.add_flag("--rope-freqs", options.rope_freqs, "with frequency factors");
   app.add_option("--rope-base", options.rope_base);
@@ -37,8 +55,21 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   options.tied = !untied;
+  bool known = false;
   for (const layover::WeightTypeTraits& traits : layover::AllWeightTypes()) {
-    if (traits.name == type) options.weight_type = static_cast<layover::WeightType>(traits.id);
+    if (traits.name != type || !traits.supported) continue;
+    options.weight_type = static_cast<layover::WeightType>(traits.id);
+    known = true;
+  }
+  if (!known) {
+    std::fprintf(stderr, "--type: there is no %s\n", type.c_str());
+    return 2;
+  }
+  if (!other.architecture.empty()) {
+    other.seed = options.seed;
+    other.weight_type = options.weight_type;
+    other.weight_gain = options.weight_gain;
+    return Write(out, layover::testing::BuildTinyModel(other));
   }
   const int block = layover::WeightTypeInfo(options.weight_type).block_elements;
   if (options.embd % options.heads != 0 || options.heads % options.kv_heads != 0 || options.embd % block != 0 ||
@@ -52,13 +83,5 @@ int main(int argc, char** argv) {
     std::ifstream stream(template_file, std::ios::binary);
     options.chat_template.assign(std::istreambuf_iterator<char>(stream), {});
   }
-  std::ofstream stream(out, std::ios::binary | std::ios::trunc);
-  const std::string bytes = layover::testing::BuildTinyLlama(options);
-  stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  stream.close();
-  if (!stream.good()) {
-    std::fprintf(stderr, "cannot write %s\n", out.c_str());
-    return 1;
-  }
-  return 0;
+  return Write(out, layover::testing::BuildTinyLlama(options));
 }

@@ -10,8 +10,9 @@ namespace {
 
 ToStage FullStep() {
   StepSlice slice{.session = 5, .begin = 64, .tokens = {1, 2, 3}, .new_pages = {7}, .copies = {{1, 2, 3}},
-                  .wish = RowWish::kSample, .output_begin = 12, .top_logprobs = 5, .row_digest = true, .raw_rows = true,
-                  .next_token = 9};
+                  .new_window_pages = {8}, .window_copies = {{4, 5, 6}}, .state_from = 2, .state_to = 3,
+                  .wish = RowWish::kSample, .output_begin = 12, .top_logprobs = 5, .row_digest = true,
+                  .raw_rows = true, .next_token = 9};
   slice.sampler.temperature = 0.5f;
   slice.sampler.seed = 0xfedcba9876543210;
   slice.sampler.logit_bias = {{3, -100.0f}};
@@ -24,17 +25,17 @@ std::vector<ToStage> AllToStage() {
           Reset{},
           Shutdown{},
           OpenSession{3},
-          ForkSession{1, 2, 70, {4, 5}, {{6, 7, 8}}},
-          TruncateSession{1, 2, 3},
+          ForkSession{1, 2, 70, {4, 5}, {{6, 7, 8}}, {70, 9, {-1, 10}}, {{11, 12, 13}}},
+          TruncateSession{1, 2, 3, {2, 4, {5}}},
           CloseSession{9},
           FullStep(),
-          SaveSession{.save = 1, .branches = {{0, 2, 5, 3, 4}}, .directory = "d", .folder = "f", .generation = 5,
+          SaveSession{.save = 1, .branches = {{0, 2, 5, 3, 4, 6, {{2, 1, {7}}}}}, .directory = "d", .folder = "f", .generation = 5,
                       .identity = {6, 7}},
           AbortSave{1, "p"},
-          RestoreSession{.restore = 1, .session = 2, .tokens = {3}, .pages = {4},
+          RestoreSession{.restore = 1, .session = 2, .tokens = {3}, .pages = {4}, .state = {1, 2, {3}}, .checkpoints = {{4, 5, {6}}},
                          .segments = {{"p", 0, 3, 4, 5, {6, 7}, "f"}}, .folder = "f", .identity = {1, 2}},
-          ParkSession{1, 2},
-          UnparkSession{1, 2, 3, 4, {5}},
+          ParkSession{1, 2, {{3, 4, {5}}}},
+          UnparkSession{1, 2, 3, 4, {5}, {6, 7, {8}}, {{9, 10, {11}}}},
           DropPark{6}};
 }
 
