@@ -204,6 +204,7 @@ absl::Status Engine::RestoreFromImage(const RestoreWish& wish, const std::shared
   message.restore = number;
   message.session = shadow.session;
   message.pages = std::move(shadow.pages);
+  message.state = std::move(shadow.state);
   TellProgress(number, transfer);
   stages_->SendOrdered(message);
   return absl::OkStatus();
@@ -244,7 +245,7 @@ absl::Status Engine::BeginUnpark(const ConversationPtr& conversation, Branch& br
   transfer.restored.resize(static_cast<size_t>(stages_->n_stages()));
   transfer.restore_done = std::move(done);
   stages_->SendOrdered(wire::UnparkSession{.restore = number, .park = branch.parked, .session = shadow->session, .n_tokens = n,
-                                           .pages = std::move(shadow->pages)});
+                                           .pages = std::move(shadow->pages), .state = std::move(shadow->state)});
   return absl::OkStatus();
 }
 

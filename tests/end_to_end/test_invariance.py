@@ -6,13 +6,20 @@ demo model always runs pairs.
 """
 import itertools
 import os
+import subprocess
 import threading
 import unittest
 
-from harness import DEMO_MODEL, Case, Server, tiny_model, topology
+from harness import BIN, DEMO_MODEL, Case, Server, tiny_model, topology
 
 LENGTHS = [1, 63, 64, 65, 127, 128, 129, 511, 512, 513]
 STAGES = {"tiny": {1: [None], 2: ["0-2", "3-4"], 3: ["0-0", "1-2", "3-4"]},
+          # Split so that a hybrid's stages have recurrent layers only, attention only, or both.
+          "qwen3moe": {1: [None], 2: ["0-1", "2-2"], 3: ["0-0", "1-1", "2-2"]},
+          "gemma3": {1: [None], 2: ["0-2", "3-4"], 3: ["0-1", "2-2", "3-4"]},
+          "qwen35": {1: [None], 2: ["0-2", "3-4"], 3: ["0-2", "3-3", "4-4"]},
+          "qwen35moe": {1: [None], 2: ["0-1", "2-5"], 3: ["0-2", "3-3", "4-5"]},
+          "gpt-oss": {1: [None], 2: ["0-1", "2-2"], 3: ["0-0", "1-1", "2-2"]},
           "demo": {1: [None], 2: ["0-14", "15-29"], 3: ["0-4", "5-20", "21-29"]}}
 OUTPUT = 6
 TAIL = 9
@@ -39,6 +46,10 @@ def product():
 def pairs(step):
     """A thinned product in which every value, and many pairs of values, occur."""
     return list(product())[::step]
+
+
+def product_from(first, step):
+    return list(product())[first::step]
 
 
 class Invariance(Case):
@@ -112,6 +123,15 @@ class Invariance(Case):
         settings = list(product()) if os.environ.get("LAYOVER_FULL") == "1" else pairs(37)
         for kv_type in ("f16", "q8_0"):
             self.check("tiny", self.tiny(), settings, kv_type)
+
+    def test_every_kind_of_model(self):
+        """Experts, sliding windows, recurrent layers, both with experts: the tiny models of these architectures."""
+        for i, kind in enumerate(("qwen3moe", "gemma3", "qwen35", "qwen35moe", "gpt-oss")):
+            model = self.folder / f"{kind}.gguf"
+            subprocess.run([BIN / "make_tiny_model", model, "--arch", kind, "--type", "Q8_0"], check=True,
+                           stdout=subprocess.DEVNULL)
+            settings = list(product()) if os.environ.get("LAYOVER_FULL") == "1" else product_from(17 * i, 139)
+            self.check(kind, model, settings, ("f16", "q8_0")[i % 2])
 
     def test_demo_model(self):
         for kv_type, step in (("f16", 97), ("q8_0", 149)):

@@ -116,14 +116,17 @@ class QuantisedModels(ModelCase):
 
     def test_every_architecture(self):
         for name in ARCHITECTURES:
-            for weight_type in ("Q8_0", "Q4_1"):
+            for weight_type in ("Q8_0", "Q4_K"):
                 with self.subTest(name, weight_type=weight_type):
                     self.judge(name, weight_type)
 
     def test_weight_types(self):
-        for weight_type in ("F16", "BF16", "Q4_0", "Q6_K"):
+        for weight_type in ("F16", "BF16", "Q4_0", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"):
             with self.subTest(weight_type):
                 self.judge("qwen35", weight_type)
+
+    def test_experts_in_their_usual_type(self):
+        self.judge("gpt-oss", "MXFP4")
 
 
 if __name__ == "__main__":
