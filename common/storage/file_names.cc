@@ -5,7 +5,6 @@
 #include <charconv>
 
 #include "common/limits.h"
-#include "common/storage/on_disk.h"
 #include "fmt/format.h"
 
 namespace layover {

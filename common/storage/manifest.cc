@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "common/limits.h"
-#include "common/storage/on_disk.h"
 #include "common/status.h"
 #include "common/storage/durable_file.h"
 #include "common/storage/file_names.h"

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "common/limits.h"
-#include "common/storage/on_disk.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "common/storage/durable_file.h"

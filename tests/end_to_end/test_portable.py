@@ -4,6 +4,7 @@ import json
 import unittest
 
 from harness import Case, Server, layover, tiny_model, topology
+from portable_reader import Portable as PortableFile
 
 PROMPT = list(range(20, 170))
 MORE = list(range(200, 230))
@@ -53,6 +54,18 @@ class Portable(Case):
         self.assertIn(text, done.stderr)
         self.assertIn("error", json.loads(done.stdout))
 
+    def check_against_the_page(self, file, secret):
+        """The file read by other code, written from the format page: its parts are the store's files."""
+        keys = {"--key-file": {"key": bytes.fromhex(self.key.read_text())}, "--passphrase-file": {"passphrase": b"correct horse"}}
+        read = PortableFile(file.read_bytes(), **(keys[secret[0]] if secret else {}))
+        (conversation,) = (self.here / "c").iterdir()
+        self.assertEqual((read.owner, read.id), ("", "c"))
+        self.assertEqual(read.manifest, (conversation / "manifest.json").read_bytes())
+        self.assertEqual(read.journal, (conversation / "journal").read_bytes())
+        self.assertEqual(len(read.segments), 2)
+        for name, data in read.segments:
+            self.assertEqual(data, (conversation / name).read_bytes(), name)
+
     def test_a_conversation_goes_on_elsewhere(self):
         with self.server(self.folder / "control", "control") as control:
             first = self.ids(control.complete(PROMPT, "c", max_tokens=12, ignore_eos=True))
@@ -66,6 +79,7 @@ class Portable(Case):
             self.assertEqual(file.stat().st_mode & 0o777, 0o600)
             self.assertEqual((out["id"], out["bytes"], out["encrypted"]), ("c", file.stat().st_size, bool(secret)))
             self.assertGreaterEqual(out["n_tokens"], len(PROMPT) + len(first) - 1)
+            self.check_against_the_page(file, secret)
             new_name = [] if name == "c" else ["--as", name]
             self.assertEqual(self.run_ok("import", file, *secret, *new_name, "--store", there)["id"], name)
             self.assertTrue(self.run_ok("verify", "--store", there)["ok"])

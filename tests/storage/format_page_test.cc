@@ -6,7 +6,6 @@
 
 #include "common/storage/journal_format.h"
 #include "common/storage/manifest.h"
-#include "common/storage/on_disk.h"
 #include "common/storage/portable_format.h"
 #include "common/storage/segment_format.h"
 #include "nlohmann/json.hpp"

@@ -42,7 +42,8 @@ TEST(FileNamesTest, AFolderIsTheHashOfOwnerAndId) {
 TEST(FileNamesTest, OnlyExactNamesAreRead) {
   EXPECT_EQ(SegmentFileName(1, 17), "s01-g000017.seg");
   EXPECT_EQ(SegmentFileName(12, 1234567), "s12-g1234567.seg");
-  for (const auto& [stage, generation] : {std::pair<int, int64_t>(0, 1), {63, 999999}, {7, 1000000}, {1, limits::kMaxGeneration}}) {
+  for (const auto& [stage, generation] :
+       {std::pair<int, int64_t>(0, 1), {63, 999999}, {7, 1000000}, {1, limits::kMaxGeneration}}) {
     const std::optional<SegmentName> name = ParseSegmentFileName(SegmentFileName(stage, generation));
     ASSERT_TRUE(name.has_value());
     EXPECT_EQ(name->stage, stage);
