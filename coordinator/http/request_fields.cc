@@ -243,6 +243,20 @@ absl::Status RefuseUnsupported(const ordered_json& body, CompletionKind kind) {
   return absl::OkStatus();
 }
 
+// OpenAI's field is what templates know as a variable of the same name; one that stands among the variables wins.
+absl::Status MoveReasoningEffort(ordered_json& body) {
+  const ordered_json* effort = Find(body, "reasoning_effort");
+  if (effort == nullptr) return absl::OkStatus();
+  if (!effort->is_string()) return BadField("reasoning_effort", "expected a string");
+  const ordered_json* variables = Find(body, "chat_template_kwargs");
+  if (variables != nullptr && (!variables->is_object() || variables->contains("reasoning_effort"))) {
+    return absl::OkStatus();
+  }
+  const ordered_json text = *effort;
+  body["chat_template_kwargs"]["reasoning_effort"] = text;
+  return absl::OkStatus();
+}
+
 absl::Status CheckMessage(const ordered_json& message, size_t index) {
   const std::string param = fmt::format("messages[{}]", index);
   if (!message.is_object()) return BadField(param, "expected an object");
@@ -268,6 +282,7 @@ absl::Status CheckMessage(const ordered_json& message, size_t index) {
 absl::StatusOr<ordered_json> ParseBody(std::string_view body) {
   ASSIGN_OR_RETURN(ordered_json parsed, ParseRequestJson(body));
   if (!parsed.is_object()) return InvalidArgument("the request's body must be a JSON object");
+  RETURN_IF_ERROR(MoveReasoningEffort(parsed));
   return parsed;
 }
 

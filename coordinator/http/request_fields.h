@@ -54,7 +54,7 @@ struct TextPrompt {
   bool parse_special = false;  // a string's control-token look-alikes become control tokens
 };
 
-// The body of a request as a JSON object.
+// The body of a request as a JSON object; `reasoning_effort` stands among `chat_template_kwargs` in it.
 absl::StatusOr<nlohmann::ordered_json> ParseBody(std::string_view body);
 
 enum class CompletionKind { kChat, kText };

@@ -115,7 +115,7 @@ absl::StatusOr<std::unique_ptr<Vocabulary>> Vocabulary::Create(const TokenizerSp
   auto vocabulary = std::make_unique<Vocabulary>();
   vocabulary->is_byte_level_ = spec.model == "gpt2";
   RETURN_IF_ERROR(vocabulary->AddTokens(spec));
-  vocabulary->RetypeByText();
+  vocabulary->RetypeByText(spec.eos_id);
   vocabulary->CollectEog(spec);
   vocabulary->FillBytes();
   return vocabulary;
@@ -156,10 +156,11 @@ int32_t Vocabulary::FindPlain(std::string_view text) const {
 }
 
 // Files made with incomplete metadata list some control tokens as ordinary ones.
-void Vocabulary::RetypeByText() {
+void Vocabulary::RetypeByText(int32_t eos_id) {
   const auto force_control = [&](std::span<const char* const> texts) {
     for (const char* text : texts) {
-      if (const int32_t id = Find(text); id >= 0) tokens_[id].type = TokenType::kControl;
+      const int32_t id = Find(text);
+      if (id >= 0 && (id == eos_id || !IsMarkup(id))) tokens_[id].type = TokenType::kControl;
     }
   };
   force_control(kEogTexts);
@@ -169,12 +170,19 @@ void Vocabulary::RetypeByText() {
   force_control(kFimPartTexts);
 }
 
+// Gemma's vocabularies list the tags of HTML as user-defined, `</s>` (end of struck text) among them.
+bool Vocabulary::IsMarkup(int32_t id) const {
+  return tokens_[id].text == "</s>" && tokens_[id].type == TokenType::kUserDefined;
+}
+
 void Vocabulary::CollectEog(const TokenizerSpec& spec) {
   absl::flat_hash_set<int32_t> eog;
   for (const int32_t id : {spec.eos_id, spec.eot_id, spec.eom_id, spec.fim_pad_id, spec.fim_rep_id, spec.fim_sep_id}) {
     if (Contains(id)) eog.insert(id);
   }
-  for (const char* text : kEogTexts) eog.insert(Find(text));
+  for (const char* text : kEogTexts) {
+    if (const int32_t id = Find(text); id < 0 || !IsMarkup(id)) eog.insert(id);
+  }
   // The file's own id stands for its kind; without one the first spelling found does.
   const auto insert_first = [&](int32_t given, std::span<const char* const> texts) {
     if (Contains(given)) return;

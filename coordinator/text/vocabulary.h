@@ -57,7 +57,8 @@ class Vocabulary {
   };
 
   absl::Status AddTokens(const TokenizerSpec& spec);
-  void RetypeByText();
+  void RetypeByText(int32_t eos_id);
+  bool IsMarkup(int32_t id) const;  // ordinary text that is spelled as another model's end token
   void CollectEog(const TokenizerSpec& spec);
   void FillBytes();
   std::string BytesOf(const Token& token) const;

@@ -107,6 +107,23 @@ TEST(RequestBody, MustBeOneJsonObject) {
   }
 }
 
+TEST(RequestBody, ReasoningEffortIsAVariableOfTheTemplate) {
+  const std::string messages = R"("messages":[{"role":"user","content":"a"}],"reasoning_effort":"low")";
+  const std::pair<std::string, const char*> cases[] = {
+      {"{" + messages + "}", "low"},
+      {"{" + messages + R"(,"chat_template_kwargs":null})", "low"},
+      {"{" + messages + R"(,"chat_template_kwargs":{"reasoning_effort":"high"}})", "high"}};
+  for (const auto& [text, expected] : cases) {
+    const auto body = ParseBody(text);
+    ASSERT_TRUE(body.ok()) << body.status();
+    const auto chat = ReadChatFields(*body);
+    ASSERT_TRUE(chat.ok()) << chat.status();
+    EXPECT_EQ((*chat->kwargs)["reasoning_effort"], expected) << text;
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(ParseBody(R"({"reasoning_effort":5})").status()));
+  EXPECT_TRUE(ParseBody(R"({"reasoning_effort":null})").ok());
+}
+
 TEST(RequestBody, NestsNoDeeperThanTheLimit) {
   const auto nested = [](int depth) {
     return R"({"x":)" + std::string(static_cast<size_t>(depth) - 1, '[') +

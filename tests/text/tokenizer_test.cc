@@ -280,6 +280,18 @@ TEST(Eog, CollectsIdsAndSpellings) {
   EXPECT_TRUE(tokenizer->IsControl(256)) << "an end token that the file calls normal";
 }
 
+TEST(Eog, ATagOfHtmlIsText) {
+  TokenizerSpec spec = ByteLevelSpec({}, {{"<eos>"}, {"</s>", TokenType::kUserDefined}});
+  spec.eos_id = 256;
+  const auto tokenizer = MakeTokenizer(spec);
+  EXPECT_THAT(tokenizer->EogIds(), ElementsAre(256));
+  EXPECT_EQ(Spell(*tokenizer, tokenizer->Encode("a</s>", kPlain)), "a|</s>");
+  EXPECT_EQ(tokenizer->TokenBytes(257), "</s>");
+  spec.eos_id = 257;  // the file says that it ends
+  EXPECT_THAT(MakeTokenizer(spec)->EogIds(), ElementsAre(256, 257));
+  EXPECT_TRUE(MakeTokenizer(spec)->IsControl(257));
+}
+
 TEST(Eog, HarmonyEndStandsBetweenMessages) {
   const auto tokenizer = MakeTokenizer(ByteLevelSpec({}, {{"<|return|>"}, {"<|call|>"}, {"<|end|>"}, {"<|channel|>"}}));
   EXPECT_THAT(tokenizer->EogIds(), ElementsAre(256, 257));
