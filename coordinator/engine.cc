@@ -14,8 +14,9 @@ namespace {
 constexpr int kTimerMs = 200;  // how often silence is looked at
 
 LedgerConfig LedgerFor(const Plan& plan, const ModelShape& shape) {
-  return {.sessions = plan.sessions, .full_pages = plan.n_pages, .window_pages = plan.n_window_pages,
-          .window_tokens = shape.window, .state_slots = plan.n_state_slots};
+  return {.sessions = plan.sessions, .full_pages = plan.n_pages,
+          .window_pages = plan.n_window_pages + plan.n_checkpoint_window_pages, .window_tokens = shape.window,
+          .state_slots = plan.n_state_slots + plan.n_checkpoint_slots};
 }
 
 std::string_view StateName(StageState state) {
@@ -33,7 +34,7 @@ std::string_view StateName(StageState state) {
 Engine::Engine(EngineParts parts)
     : parts_(std::move(parts)),
       store_(parts_.topology->store.has_value() ? &*parts_.topology->store : nullptr),
-      can_truncate_(parts_.plan->n_state_slots == 0 && parts_.plan->n_window_pages == 0),
+      cut_(parts_.plan->n_state_slots == 0 && parts_.plan->n_window_pages == 0 ? CutAt::kAnywhere : CutAt::kCheckpoints),
       identity_(parts_.identity),
       slots_held_(static_cast<size_t>(parts_.plan->sessions)) {}
 
@@ -253,9 +254,11 @@ void Engine::OnStageLost(int stage, const absl::Status& why) {
   const auto forget = [](Conversation& conversation) {
     for (auto& branch : conversation.branches) {
       branch->session = 0;
+      branch->checkpoints.clear();
       branch->parked = 0;
       branch->parked_bytes = 0;
       branch->parked_path.clear();
+      branch->parked_checkpoints.clear();
     }
   };
   for (auto& [key, conversation] : conversations_) forget(*conversation);

@@ -2,7 +2,7 @@
 // into its inbox; the stages' messages, the store thread's results and the clock are the other things that move it.
 //
 // Files: engine.cc the loop and the stages; engine_admit.cc how a request gets its place; engine_turns.cc what follows
-// until its end; engine_policy.cc who leaves the memory when room is short, engine_budget.cc who leaves the store;
+// until its end; engine_checkpoints.cc where a session can go back to; engine_policy.cc who leaves the memory when room is short, engine_budget.cc who leaves the store;
 // engine_save.cc and engine_restore.cc the transfers; engine_admin.cc lists, deletion, verification and shutdown;
 // engine_lines.cc forks and rewinds; engine_slots.cc llama-server's slots.
 #ifndef LAYOVER_COORDINATOR_ENGINE_H_
@@ -134,6 +134,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
     // park
     Branch* branch = nullptr;                  // also of an unpark
     std::vector<int32_t> parked_tokens;
+    std::vector<int32_t> parked_checkpoints;
     int64_t bytes = 0;
     Callback<ParkResult> park_done;
   };
@@ -169,7 +170,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   Branch* TakeBranch(Conversation& conversation, const ReusePlan& plan);
   void MakeTrunk(Conversation& conversation, const Branch* branch);
   void GiveSession(Turn& turn, SessionId session);
-  void CutSession(SessionId session, int64_t length);
+  void CutBranch(Conversation& conversation, Branch& branch, int64_t length);
   void NoteDivergence(Turn& turn, const ReusePlan& plan, const std::vector<int32_t>& target);
   void CountReuse(Turn& turn, const ReusePlan& plan);
 
@@ -184,6 +185,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   void OnFed(SessionId session, int64_t length) override;
   void OnSampled(SessionId session, const wire::RowReport& row) override;
   void OnProbed(uint64_t probe, const Digest& row) override;
+  void OnCheckpoint(SessionId session, int64_t position, PageLedger::PinId pin) override;
   // The logits row after the session's tokens and one more, which proves the state.
   void Probe(SessionId session, std::function<void(const Digest&)> then);
   void OnStopped(SessionId session) override;
@@ -220,6 +222,16 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   bool MakeRoomToPark(int64_t bytes);          // true: it is there; false: it cannot be, or it will (see EvictIdle)
   void OnParkReceipt(const wire::ParkReceipt& receipt);
   void EndPark(uint64_t number);
+
+  // --- engine_checkpoints.cc
+  std::vector<int64_t> StopsOf(const Turn& turn) const;
+  void KeepCheckpoint(Conversation& conversation, Branch& branch, const PinnedCheckpoint& checkpoint);
+  void DropCheckpoint(Conversation& conversation, Branch& branch, size_t index);
+  void DropCheckpointsFrom(Conversation& conversation, Branch& branch, int64_t position);
+  bool DropLeastCheckpoint();                  // of all; false: there is none
+  std::vector<wire::StateAt> StatesAt(const std::vector<PinnedCheckpoint>& checkpoints) const;
+  absl::StatusOr<SessionId> ForkBranch(const Branch& branch, int64_t length);
+  int64_t StateBytes() const;                  // of one checkpoint, over all stages
 
   // --- engine_budget.cc
   int64_t CatalogBytes() const;
@@ -313,7 +325,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   // Constant after Start.
   const EngineParts parts_;
   const StoreSettings* const store_;           // null: no store
-  const bool can_truncate_;                    // no recurrent state: a session can be cut anywhere
+  const CutAt cut_;                            // where a session can go back to
 
   // Any thread.
   Mailbox<Task> inbox_;

@@ -1,5 +1,6 @@
 // Lists, one conversation's facts, deletion, verification, shutdown.
 #include <algorithm>
+#include <set>
 
 #include "common/log.h"
 #include "common/status.h"
@@ -69,6 +70,10 @@ StoredIdentity Engine::OwnIdentity() const {
 BranchInfo Engine::InfoOf(const Conversation& conversation, const Branch& branch) const {
   BranchInfo info{.n_tokens = static_cast<int64_t>(branch.path.size()), .saved_n_tokens = branch.saved.n_tokens};
   if (&branch != &conversation.trunk()) info.fork_position = CommonPrefix(branch.path, conversation.trunk().path);
+  std::set<int64_t> positions(branch.saved.checkpoints.begin(), branch.saved.checkpoints.end());
+  for (const PinnedCheckpoint& checkpoint : branch.checkpoints) positions.insert(checkpoint.position);
+  positions.insert(branch.parked_checkpoints.begin(), branch.parked_checkpoints.end());
+  info.checkpoints.assign(positions.begin(), positions.end());
   info.state = branch.running != nullptr    ? ConversationState::kActive
                : branch.session != 0        ? ConversationState::kIdle
                : branch.parked != 0         ? ConversationState::kParked

@@ -173,6 +173,7 @@ void Engine::TakeLoaded(Conversation& conversation, const ConversationImage& ima
       branch->saved.n_tokens = saved.n_tokens;
       branch->saved.path.assign(branch->path.begin(), branch->path.begin() + saved.n_tokens);
       branch->saved.chain = saved.chain;
+      branch->saved.checkpoints = saved.checkpoints;
       conversation.branches.push_back(std::move(branch));
     }
   }
@@ -218,7 +219,7 @@ bool Engine::TryAdmit(Turn& turn) {
   ReusePlan plan;
   ConversationPtr from = turn.conversation;
   if (turn.request.cache_prompt) {
-    plan = PlanReuse(conversation, target, turn.live_only, [this](const Branch& branch) -> std::span<const int32_t> {
+    plan = PlanReuse(conversation, target, cut_, turn.live_only, [this](const Branch& branch) -> std::span<const int32_t> {
       return pipeline_->tokens(branch.session);
     });
     if (!OfferSharedHeads(turn, target, &plan, &from)) return false;
@@ -252,11 +253,12 @@ bool Engine::TryAdmit(Turn& turn) {
 
 // False: a conversation that may hold a head must be read first; its loading admits the queue again.
 bool Engine::OfferSharedHeads(const Turn& turn, const std::vector<int32_t>& target, ReusePlan* plan, ConversationPtr* from) {
-  if (!can_truncate_) return true;
   const auto most = static_cast<int64_t>(target.size()) - 1;
   bool complete = true;
-  const auto offer = [&](ReusePlan::Source source, const ConversationPtr& conversation, Branch* branch, int64_t n) {
-    n = std::min(n, most);
+  const auto offer = [&](ReusePlan::Source source, const ConversationPtr& conversation, Branch* branch,
+                         std::span<const int32_t> path, std::span<const int32_t> checkpoints) {
+    const int64_t common = std::min(CommonPrefix(path, target), most);
+    const int64_t n = DeepestState(cut_, common, static_cast<int64_t>(path.size()), checkpoints);
     if (n <= plan->n || n < kLeastSharedHead) return;
     plan->source = source;
     plan->from = branch;
@@ -266,8 +268,12 @@ bool Engine::OfferSharedHeads(const Turn& turn, const std::vector<int32_t>& targ
   const auto look = [&](const ConversationPtr& other) {
     if (other->owner != turn.request.owner || other == turn.conversation || other->deleting) return;
     for (const auto& branch : other->branches) {
-      if (branch->session != 0) offer(ReusePlan::Source::kLive, other, branch.get(), CommonPrefix(pipeline_->tokens(branch->session), target));
-      if (branch->parked != 0 && !turn.live_only) offer(ReusePlan::Source::kParked, other, branch.get(), CommonPrefix(branch->parked_path, target));
+      if (branch->session != 0) {
+        offer(ReusePlan::Source::kLive, other, branch.get(), pipeline_->tokens(branch->session), PositionsOf(branch->checkpoints));
+      }
+      if (branch->parked != 0 && !turn.live_only) {
+        offer(ReusePlan::Source::kParked, other, branch.get(), branch->parked_path, branch->parked_checkpoints);
+      }
     }
     // The store: only whoever begins with the same page is read.
     if (!other->HasImage() || other->refused || turn.live_only || most < limits::kPageTokens) return;
@@ -277,7 +283,8 @@ bool Engine::OfferSharedHeads(const Turn& turn, const std::vector<int32_t>& targ
       return;
     }
     for (const auto& branch : other->branches) {
-      if (branch->saved.n_tokens > 0) offer(ReusePlan::Source::kSaved, other, branch.get(), CommonPrefix(branch->saved.path, target));
+      if (branch->saved.n_tokens == 0) continue;
+      offer(ReusePlan::Source::kSaved, other, branch.get(), branch->saved.path, branch->saved.checkpoints);
     }
   };
   for (const auto& [key, conversation] : conversations_) look(conversation);
@@ -306,11 +313,11 @@ bool Engine::TakeSession(Turn& turn, const ReusePlan& plan, const ConversationPt
     const bool own = plan.branch != nullptr && !plan.fork && plan.branch->session != 0 && (live == plan.branch->session || live == 0);
     if (own) {
       turn.session = plan.branch->session;
-      CutSession(turn.session, plan.n);
+      CutBranch(*turn.conversation, *plan.branch, plan.n);
     } else {
       absl::StatusOr<SessionId> session = ResourceExhausted("no place");
       do {
-        if (FreePlaces() > 0) session = live != 0 ? pipeline_->Fork(live, plan.n) : pipeline_->Open();
+        if (FreePlaces() > 0) session = live != 0 ? ForkBranch(*plan.from, plan.n) : pipeline_->Open();
       } while (!session.ok() && EvictIdle(live, false));
       if (!session.ok()) return false;
       turn.session = *session;
@@ -344,14 +351,10 @@ void Engine::GiveSession(Turn& turn, SessionId session) {
     Slot& slot = slots_held_[static_cast<size_t>(wish)];
     if (slot.session == 0 && std::none_of(slots_held_.begin(), slots_held_.end(), has)) slot.session = session;
   }
-  if (turn.branch->session != 0 && turn.branch->session != session) pipeline_->Close(turn.branch->session);
+  if (turn.branch->session != session) CloseBranch(*turn.conversation, *turn.branch);
   turn.branch->session = session;
   turn.session = session;
   turn_of_session_[session] = turn.id;
-}
-
-void Engine::CutSession(SessionId session, int64_t length) {
-  if (length < static_cast<int64_t>(pipeline_->tokens(session).size())) LAYOVER_CHECK(pipeline_->Truncate(session, length).ok());
 }
 
 void Engine::CountReuse(Turn& turn, const ReusePlan& plan) {

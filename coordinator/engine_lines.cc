@@ -52,8 +52,10 @@ void Engine::Rewind(std::string owner, std::string id, int64_t to, Callback<Rewi
 
 // The deepest state at or before `length` stays live.
 void Engine::CutOrClose(Conversation& conversation, Branch& branch, int64_t length) {
-  if (can_truncate_ && length > 0) {
-    CutSession(branch.session, std::min(length, static_cast<int64_t>(pipeline_->tokens(branch.session).size())));
+  const auto held = static_cast<int64_t>(pipeline_->tokens(branch.session).size());
+  const int64_t n = DeepestState(cut_, length, held, PositionsOf(branch.checkpoints));
+  if (n > 0) {
+    CutBranch(conversation, branch, n);
   } else {
     CloseBranch(conversation, branch);
   }
@@ -130,9 +132,9 @@ void Engine::ForkInto(const ConversationPtr& source, const std::string& new_id, 
   fork->journalled_n = static_cast<int64_t>(line.path.size());
   if (trunk.session != 0 && stages_->up() && FreePlaces() > 0) {
     const int64_t n = std::min(CommonPrefix(pipeline_->tokens(trunk.session), line.path), fork->journalled_n);
-    const bool whole = n == static_cast<int64_t>(pipeline_->tokens(trunk.session).size());
-    if (n > 0 && (can_truncate_ || whole)) {
-      if (const auto session = pipeline_->Fork(trunk.session, n); session.ok()) line.session = *session;
+    const auto held = static_cast<int64_t>(pipeline_->tokens(trunk.session).size());
+    if (const int64_t at = DeepestState(cut_, n, held, PositionsOf(trunk.checkpoints)); at > 0) {
+      if (const auto session = ForkBranch(trunk, at); session.ok()) line.session = *session;
     }
   }
   conversations_[{fork->owner, new_id}] = fork;
@@ -184,6 +186,7 @@ void Engine::TakeFork(const ConversationPtr& fork, const ConversationPtr& source
     line.saved.n_tokens = branch.n_tokens;
     line.saved.path.assign(line.path.begin(), line.path.begin() + branch.n_tokens);
     line.saved.chain = branch.chain;
+    line.saved.checkpoints = branch.checkpoints;
     fork->manifest_bytes = published.manifest_bytes;
     fork->TakeManifest(published.manifest, line.saved.path);
   } else if (!published.outcome.status.ok()) {

@@ -12,6 +12,15 @@
 #include "coordinator/engine.h"
 
 namespace layover {
+namespace {
+
+std::vector<int32_t> PositionsBelow(const std::vector<PinnedCheckpoint>& checkpoints, int64_t length) {
+  std::vector<int32_t> positions = PositionsOf(checkpoints);
+  std::erase_if(positions, [length](int32_t position) { return position >= length; });
+  return positions;
+}
+
+}  // namespace
 
 int Engine::FreePlaces() const {
   int reserved = 0;
@@ -122,6 +131,7 @@ bool Engine::Evict(const Held& held, bool at_once) {
 
 void Engine::CloseBranch(Conversation& conversation, Branch& branch) {
   if (branch.session == 0) return;
+  DropCheckpointsFrom(conversation, branch, 0);
   parts_.metrics->Evicted(StateTier::kDevice);
   pipeline_->Close(branch.session);
   branch.session = 0;
@@ -134,6 +144,7 @@ void Engine::DropParked(Branch& branch) {
   branch.parked = 0;
   branch.parked_bytes = 0;
   branch.parked_path.clear();
+  branch.parked_checkpoints.clear();
   branch.parked_proof.reset();
 }
 
@@ -154,7 +165,8 @@ void Engine::DropOldestSideBranch(Conversation& conversation) {
 
 int64_t Engine::ParkBytes(const Branch& branch) const {
   const auto tokens = static_cast<int64_t>(pipeline_->tokens(branch.session).size());
-  return tokens * (PageBytesAllLayers() / limits::kPageTokens) + tokens * static_cast<int64_t>(sizeof(int32_t)) * stages_->n_stages();
+  const auto states = static_cast<int64_t>(branch.checkpoints.size()) + 1;
+  return states * StateBytes() + tokens * (PageBytesAllLayers() / limits::kPageTokens) + tokens * static_cast<int64_t>(sizeof(int32_t)) * stages_->n_stages();
 }
 
 bool Engine::MakeRoomToPark(int64_t bytes) {
@@ -172,7 +184,6 @@ bool Engine::MakeRoomToPark(int64_t bytes) {
 }
 
 absl::Status Engine::BeginPark(const ConversationPtr& conversation, Branch& branch, Callback<ParkResult> done) {
-  if (!can_truncate_) return Unimplemented("sessions with recurrent state are not parked");
   if (pipeline_->tokens(branch.session).empty()) return FailedPrecondition("there is no state to park");
   const uint64_t number = next_transfer_++;
   Transfer& transfer = transfers_[number];
@@ -181,11 +192,14 @@ absl::Status Engine::BeginPark(const ConversationPtr& conversation, Branch& bran
   transfer.branch = &branch;
   transfer.session = branch.session;
   transfer.parked_tokens = pipeline_->tokens(branch.session);
+  transfer.parked_checkpoints = PositionsBelow(branch.checkpoints, static_cast<int64_t>(transfer.parked_tokens.size()));
   transfer.pins.push_back(pipeline_->ledger().Pin(branch.session));
   transfer.park_done = std::move(done);
   branch.moving = true;
   ++evictions_in_flight_;
-  stages_->SendOrdered(wire::ParkSession{.park = number, .session = branch.session});
+  std::vector<wire::StateAt> states = StatesAt(branch.checkpoints);
+  states.resize(transfer.parked_checkpoints.size());
+  stages_->SendOrdered(wire::ParkSession{.park = number, .session = branch.session, .checkpoints = std::move(states)});
   if (store_ != nullptr && !conversation->anonymous()) {
     // A save of the image could not run its proof any more.
     transfer.awaits_probe = true;
@@ -227,6 +241,7 @@ void Engine::EndPark(uint64_t number) {
     branch.parked = number;
     branch.parked_bytes = transfer.bytes;
     branch.parked_path = std::move(transfer.parked_tokens);
+    branch.parked_checkpoints = std::move(transfer.parked_checkpoints);
     branch.parked_proof = transfer.proof;
     parked_bytes_ += transfer.bytes;
     CloseBranch(*transfer.conversation, branch);

@@ -24,12 +24,13 @@ bool IsRefusal(const absl::Status& status) { return absl::IsDataLoss(status) || 
 // What of an image is wanted: the first ids of one of its branches.
 struct Wanted {
   const ManifestBranch* branch = nullptr;
-  std::vector<int32_t> ids;
+  std::vector<int32_t> ids;  // of all records to be read
+  int64_t position = 0;      // where to go on
 };
 
 // The branch that serves `ids` furthest, perhaps a little beyond; the trunk, whole, if there are none. The ids are the journal's, of any turn, that
 // have the manifest's digest.
-absl::StatusOr<Wanted> FindWanted(const ConversationImage& image, std::span<const int32_t> ids) {
+absl::StatusOr<Wanted> FindWanted(const ConversationImage& image, std::span<const int32_t> ids, CutAt cut) {
   const JournalState& state = image.journal.state;
   Wanted wanted;
   for (const ManifestBranch& branch : image.manifest->branches) {
@@ -41,11 +42,17 @@ absl::StatusOr<Wanted> FindWanted(const ConversationImage& image, std::span<cons
                       {.file = std::string(kJournalName)});
     }
     std::vector<int32_t> path = state.PathIds(turn, branch.n_tokens);
-    if (!ids.empty()) {
-      const int64_t rows = RowsToRead({.n_tokens = branch.n_tokens, .path = path}, ids);
-      path.resize(static_cast<size_t>(rows));
+    int64_t position = branch.n_tokens;
+    if (!ids.empty() && cut == CutAt::kAnywhere) {
+      position = RowsToRead({.n_tokens = branch.n_tokens, .path = path}, ids);
+      path.resize(static_cast<size_t>(position));
+    } else if (!ids.empty()) {
+      // The last of a prompt's ids is always fed.
+      const int64_t common = CommonPrefix(path, ids.first(ids.size() - 1));
+      position = DeepestState(cut, common, branch.n_tokens, branch.checkpoints);
+      path.resize(static_cast<size_t>(RowsToRead({.n_tokens = branch.n_tokens, .path = path}, std::span(path).first(static_cast<size_t>(position)))));
     }
-    if (path.size() > wanted.ids.size()) wanted = {&branch, std::move(path)};
+    if (position > wanted.position) wanted = {&branch, std::move(path), position};
     if (ids.empty()) break;
   }
   if (wanted.branch == nullptr) return NotFound("the image holds nothing of what is wanted");
@@ -150,7 +157,7 @@ absl::Status Engine::RestoreFromImage(const RestoreWish& wish, const std::shared
   if (manifest.n_tokens == 0) return NotFound("the image of conversation {} was given up", conversation.id);
   std::vector<std::string> warnings;
   RETURN_IF_ERROR(CheckIdentity(manifest, &warnings));
-  ASSIGN_OR_RETURN(const Wanted wanted, FindWanted(*image, wish.ids));
+  ASSIGN_OR_RETURN(const Wanted wanted, FindWanted(*image, wish.ids, cut_));
   const std::vector<int32_t>& tokens = wanted.ids;
   if (static_cast<int64_t>(tokens.size()) > parts_.plan->context) {
     return InvalidArgument("the image holds {} tokens, the context here is {}", tokens.size(), parts_.plan->context);
@@ -159,7 +166,8 @@ absl::Status Engine::RestoreFromImage(const RestoreWish& wish, const std::shared
   wire::RestoreSession message{.tokens = tokens, .folder = conversation.folder, .identity = identity_.Combined()};
   std::set<std::pair<std::string, int64_t>> needed;  // folder, generation
   for (const ChainLink& link : wanted.branch->chain) {
-    if (link.begin < static_cast<int32_t>(tokens.size())) needed.insert({link.folder, link.generation});
+    // A checkpoint may stand in a later segment than the rows before it.
+    if (link.begin < static_cast<int32_t>(tokens.size()) || cut_ == CutAt::kCheckpoints) needed.insert({link.folder, link.generation});
   }
   for (const ManifestSegment& segment : manifest.segments) {
     if (!needed.contains({segment.folder, segment.generation})) continue;
@@ -169,7 +177,8 @@ absl::Status Engine::RestoreFromImage(const RestoreWish& wish, const std::shared
                                 .index_digest = segment.index_digest,
                                 .folder = segment.folder.empty() ? conversation.folder : segment.folder});
   }
-  ASSIGN_OR_RETURN(Pipeline::Shadow shadow, PlaceForRestore(wish, tokens));
+  const std::vector<int32_t> held(tokens.begin(), tokens.begin() + wanted.position);
+  ASSIGN_OR_RETURN(Pipeline::Shadow shadow, PlaceForRestore(wish, held));
   if (shadow.session == 0) {
     waiting_for_place_.push_back([this, wish, image, progress, done] {
       const absl::Status status = RestoreFromImage(wish, image, progress, done);
@@ -194,7 +203,7 @@ absl::Status Engine::RestoreFromImage(const RestoreWish& wish, const std::shared
   transfer.numerics = manifest.numerics;
   if (wish.prove) {
     // The proof is of the trunk as it was saved.
-    const bool provable = manifest.proof.has_value() && transfer.prefix == manifest.prefix && can_truncate_;
+    const bool provable = manifest.proof.has_value() && transfer.prefix == manifest.prefix && wanted.position == manifest.n_tokens;
     if (provable) transfer.proof = manifest.proof;
     if (!provable) warnings.push_back("proof: there is no probe row for this state");
   }
@@ -219,7 +228,7 @@ absl::StatusOr<Pipeline::Shadow> Engine::PlaceForRestore(const RestoreWish& wish
   const SessionId keep = wish.conversation->trunk().session;
   do {
     if (FreePlaces() > 0) shadow = pipeline_->OpenShadow(tokens);
-  } while (!shadow.ok() && EvictIdle(keep, false));
+  } while (!shadow.ok() && ((FreePlaces() > 0 && DropLeastCheckpoint()) || EvictIdle(keep, false)));
   if (shadow.ok()) return shadow;
   if (turn != turns_.end()) turn->second->reserves_place = true;
   if (evictions_in_flight_ > 0) return Pipeline::Shadow();
@@ -231,7 +240,7 @@ absl::Status Engine::BeginUnpark(const ConversationPtr& conversation, Branch& br
   std::vector<int32_t> tokens(branch.parked_path.begin(), branch.parked_path.begin() + n);
   const Digest prefix = DigestOfTokens(tokens);
   absl::StatusOr<Pipeline::Shadow> shadow = pipeline_->OpenShadow(tokens);
-  while (!shadow.ok() && EvictIdle(0, true)) shadow = pipeline_->OpenShadow(tokens);
+  while (!shadow.ok() && (DropLeastCheckpoint() || EvictIdle(0, true))) shadow = pipeline_->OpenShadow(tokens);
   RETURN_IF_ERROR(shadow.status());
   const uint64_t number = next_transfer_++;
   Transfer& transfer = transfers_[number];
@@ -267,6 +276,8 @@ void Engine::OnRestoreReceipt(const wire::RestoreReceipt& receipt) {
 
 void Engine::OnRestored(uint64_t number) {
   Transfer& transfer = transfers_.at(number);
+  // What was read beyond the position, to the end of its records, is forgotten again.
+  if (transfer.status.ok()) pipeline_->SettleShadow(transfer.session);
   if (!transfer.status.ok() || !transfer.proof.has_value()) {
     EndRestore(number);
     return;
@@ -310,7 +321,8 @@ void Engine::EndRestore(uint64_t number) {
     LogWarning("conversation {}: restore refused: {}", conversation.folder, ToStd(status.message()));
     transfer.restore_done(status, 0);
   } else {
-    RestoreResult result{.id = conversation.id, .generation = transfer.generation, .n_tokens = transfer.n_tokens, .ms = ms,
+    RestoreResult result{.id = conversation.id, .generation = transfer.generation,
+                         .n_tokens = static_cast<int64_t>(pipeline_->tokens(transfer.session).size()), .ms = ms,
                          .warnings = transfer.warnings};
     if (transfer.proof.has_value()) result.proof = transfer.proves_exact ? "bit-exact" : "state exact, arithmetic differs";
     const std::vector<StageStatus> stages = stages_->Status();
@@ -324,7 +336,7 @@ void Engine::EndRestore(uint64_t number) {
       conversation.last_error.clear();
       parts_.metrics->RestoreDone(TransferResult::kOk, static_cast<double>(ms) / 1000);
     }
-    LogInfo("conversation {}: {} tokens are back from {}, {} bytes read, {} ms", conversation.folder, transfer.n_tokens,
+    LogInfo("conversation {}: {} tokens are back from {}, {} bytes read, {} ms", conversation.folder, result.n_tokens,
             from_disk ? "the store" : "memory", result.bytes_read, ms);
     if (transfer.progress) transfer.progress(transfer.done_so_far);
     transfer.restore_done(std::move(result), transfer.session);

@@ -48,13 +48,16 @@ std::vector<BranchState> Engine::StatesOf(const Conversation& conversation) cons
     if (branch->session != 0 && !pipeline_->tokens(branch->session).empty()) {
       state.session = branch->session;
       state.tokens = pipeline_->tokens(branch->session);
+      state.checkpoints = StatesAt(branch->checkpoints);
     } else if (branch->lent != 0 && pipeline_->Has(branch->lent)) {
       const std::vector<int32_t>& lent = pipeline_->tokens(branch->lent);
       state.session = branch->lent;
       state.tokens = std::span(lent).first(std::min(lent.size(), branch->path.size()));
+      if (cut_ == CutAt::kCheckpoints && state.tokens.size() != lent.size()) state = {.branch = branch.get()};
     } else if (branch->parked != 0) {
       state.park = branch->parked;
       state.tokens = branch->parked_path;
+      for (const int32_t position : branch->parked_checkpoints) state.checkpoints.push_back({.position = position});
     }
     if (!state.tokens.empty() || branch->saved.n_tokens > 0) states.push_back(state);
   }
@@ -99,13 +102,15 @@ std::optional<SharedImage> Engine::SharedImageFor(const Conversation& conversati
 SavePlan Engine::PlanSaveOf(const Conversation& conversation, int64_t generation, bool whole) const {
   std::vector<const SavedBranch*> branches;
   const std::optional<SharedImage> shared = SharedImageFor(conversation, &branches);
-  return PlanSave(conversation.manifest.get(), generation, StatesOf(conversation), shared.has_value() ? &*shared : nullptr, whole);
+  return PlanSave(conversation.manifest.get(), generation, StatesOf(conversation), shared.has_value() ? &*shared : nullptr, cut_, whole);
 }
 
 int64_t Engine::SaveBytes(const SavePlan& plan) const {
   int64_t rows = 0;
   for (const wire::BranchCut& cut : plan.cuts) rows += cut.n_tokens - cut.base;
-  return rows * (PageBytesAllLayers() / limits::kPageTokens) + kSegmentOverheadBytes * stages_->n_stages();
+  int64_t states = 0;
+  for (const wire::BranchCut& cut : plan.cuts) states += 1 + static_cast<int64_t>(cut.checkpoints.size());
+  return rows * (PageBytesAllLayers() / limits::kPageTokens) + states * StateBytes() + kSegmentOverheadBytes * stages_->n_stages();
 }
 
 absl::Status Engine::CheckSpace(const SavePlan& plan) const {
@@ -238,7 +243,7 @@ void Engine::ProbeForProof(uint64_t number) {
   const Manifest* previous = transfer.conversation->manifest.get();
   if (previous != nullptr && previous->n_tokens == trunk.n_tokens && previous->prefix == trunk.prefix && previous->proof.has_value()) {
     transfer.proof = previous->proof;
-  } else if (live != 0 && static_cast<int32_t>(pipeline_->tokens(live).size()) == trunk.n_tokens && can_truncate_) {
+  } else if (live != 0 && static_cast<int32_t>(pipeline_->tokens(live).size()) == trunk.n_tokens) {
     transfer.awaits_probe = true;
     Probe(live, [this, number](const Digest& row) {
       const auto found = transfers_.find(number);
@@ -414,7 +419,8 @@ void Engine::TakeCommitted(Transfer& save, std::shared_ptr<const Manifest> manif
     branch->saved = SavedBranch();
     for (size_t i = 0; i < save.plan.sources.size(); ++i) {
       if (save.plan.sources[i] != branch.get()) continue;
-      branch->saved = {manifest->branches[i].n_tokens, std::move(save.plan.paths[i]), manifest->branches[i].chain};
+      branch->saved = {manifest->branches[i].n_tokens, std::move(save.plan.paths[i]), manifest->branches[i].chain,
+                       manifest->branches[i].checkpoints};
     }
   }
   conversation.TakeManifest(std::move(manifest), conversation.trunk().saved.path);
@@ -440,7 +446,7 @@ void Engine::EndSave(uint64_t number, absl::StatusOr<SaveResult> result) {
     save.done_so_far.bytes_done = save.done_so_far.bytes_total;
     save.progress(save.done_so_far);
   }
-  const bool compact = result.ok() && !save.compaction && !draining_ && WantsCompaction(*conversation->manifest);
+  const bool compact = result.ok() && !save.compaction && !draining_ && WantsCompaction(*conversation->manifest, cut_);
   save.save_done(std::move(result));
   if (std::exchange(conversation->save_again, false) && !draining_) {
     SaveTurn(conversation);

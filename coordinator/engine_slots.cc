@@ -108,7 +108,7 @@ void Engine::SaveSlot(std::string owner, int slot, std::string id, Callback<Save
 // The session's tokens become a line of `target`, as a prompt with them would, and are saved from the session.
 void Engine::SaveAs(const ConversationPtr& target, SessionId session, bool fresh, const Callback<SaveResult>& done) {
   const std::vector<int32_t> tokens = pipeline_->tokens(session);
-  const ReusePlan plan = PlanReuse(*target, tokens, false, [this](const Branch& branch) -> std::span<const int32_t> {
+  const ReusePlan plan = PlanReuse(*target, tokens, cut_, false, [this](const Branch& branch) -> std::span<const int32_t> {
     return pipeline_->tokens(branch.session);
   });
   Branch* const branch = TakeBranch(*target, plan);

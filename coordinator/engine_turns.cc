@@ -121,15 +121,16 @@ void Engine::AfterRestore(GenerationId id, Clock::time_point started, const absl
   }
   turn.reserves_place = false;
   if (session != 0) GiveSession(turn, session);
-  // Its image in RAM has done its work; another conversation's stays.
-  if (turn.source == ReusePlan::Source::kParked && turn.source_branch == turn.branch) DropParked(*turn.branch);
+  // Its image in RAM has done its work, unless it can go back further; another conversation's stays.
+  const bool done = turn.source == ReusePlan::Source::kParked && turn.source_branch == turn.branch;
+  if (done && cut_ == CutAt::kAnywhere) DropParked(*turn.branch);
   if (turn.cancelled || !turn.failure.ok()) {
     EndTurn(turn, turn.cancelled ? TurnEnd::kCancelled : TurnEnd::kError);
     return;
   }
   const std::vector<int32_t> target = turn.Target();
   const int64_t reused = std::min(CommonPrefix(pipeline_->tokens(session), target), static_cast<int64_t>(target.size()) - 1);
-  CutSession(session, reused);
+  CutBranch(*turn.conversation, *turn.branch, reused);
   if (!turn.resumed) {
     // What was counted on and did not come is read again.
     turn.timings.recomputed_n += turn.timings.cache_n - reused;
@@ -145,12 +146,17 @@ void Engine::RunTurn(Turn& turn) {
   if (!turn.resumed && turn.observer != nullptr) turn.observer->OnStarted(turn.timings);
   const std::vector<int32_t> target = turn.Target();
   const size_t fed = pipeline_->tokens(turn.session).size();
+  if (cut_ == CutAt::kCheckpoints && fed > 0) {
+    // The end of what came before: an edit of what is new goes back to here.
+    KeepCheckpoint(*turn.conversation, *turn.branch, {static_cast<int64_t>(fed), pipeline_->ledger().Pin(turn.session)});
+  }
   pipeline_->Run(turn.session, std::span(target).subspan(fed),
                  {.sampler = request.sampler,
                   .output_begin = static_cast<int64_t>(request.prompt.size()),
                   .top_logprobs = request.top_logprobs,
                   .row_digest = request.row_digests,
-                  .samples = request.max_tokens != 0});
+                  .samples = request.max_tokens != 0,
+                  .stops = StopsOf(turn)});
   pipeline_->Pump();
 }
 
@@ -242,7 +248,7 @@ void Engine::OnRunFailed(SessionId session, const absl::Status& why) {
   EndTurn(*turn, TurnEnd::kError);
 }
 
-bool Engine::OnStarved(SessionId session) { return EvictIdle(session, true); }
+bool Engine::OnStarved(SessionId session) { return DropLeastCheckpoint() || EvictIdle(session, true); }
 
 void Engine::Probe(SessionId session, std::function<void(const Digest&)> then) {
   const int32_t bos = parts_.tokenizer->bos_id();

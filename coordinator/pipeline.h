@@ -76,6 +76,7 @@ class Pipeline {
     wire::StateAt state;                // of all its tokens
   };
   absl::StatusOr<Shadow> OpenShadow(std::vector<int32_t> tokens);
+  void SettleShadow(SessionId session) { SendTruncate(session); }  // it is filled: exactly its tokens are held
 
   // What the model says after the session's tokens and one more: the digest of that logits row, to OnProbed. A scratch
   // session and page outside the capacity hold the one row; the session itself may run on.

@@ -111,8 +111,8 @@ wire::Configure StageGroup::ConfigureFor(const Stage& stage) const {
           .kv_type = plan_.kv_type,
           .context = plan_.context,
           .n_pages = plan_.n_pages,
-          .n_window_pages = plan_.n_window_pages,
-          .n_slots = plan_.n_state_slots,
+          .n_window_pages = plan_.n_window_pages + plan_.n_checkpoint_window_pages,
+          .n_slots = plan_.n_state_slots + plan_.n_checkpoint_slots,
           .max_step_tokens = plan_.step_rows,
           .data_bind = index == 0 ? "" : DataEndpoint(index),
           .data_connect = index + 1 == n_stages() ? "" : DataEndpoint(index + 1)};

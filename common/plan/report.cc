@@ -137,6 +137,7 @@ std::string PlanJson(const Plan& plan) {
     entry["weight_bytes"] = stage.weight_bytes;
     entry["kv_bytes"] = stage.kv_bytes;
     entry["state_bytes"] = stage.state_bytes;
+    entry["checkpoint_bytes"] = stage.checkpoint_bytes;
     entry["scratch_bytes"] = stage.scratch_bytes;
     entry["total_bytes"] = stage.total_bytes;
     json["stages"].push_back(std::move(entry));

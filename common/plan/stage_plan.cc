@@ -74,7 +74,8 @@ class CostTable {
     stage.kv_bytes = high.kv - low.kv;
     stage.state_bytes = high.state - low.state;
     stage.scratch_bytes = high.scratch - low.scratch + StepBytes(stage);
-    stage.total_bytes = stage.weight_bytes + stage.kv_bytes + stage.state_bytes + stage.scratch_bytes;
+    stage.checkpoint_bytes = high.checkpoints - low.checkpoints;
+    stage.total_bytes = stage.weight_bytes + stage.kv_bytes + stage.state_bytes + stage.checkpoint_bytes + stage.scratch_bytes;
     return stage;
   }
 
@@ -87,6 +88,7 @@ class CostTable {
     uint64_t weight = 0;
     uint64_t kv = 0;
     uint64_t state = 0;
+    uint64_t checkpoints = 0;
     uint64_t scratch = 0;
   };
 
@@ -95,6 +97,7 @@ class CostTable {
     if (shape_.layers[layer].kind == LayerKind::kRecurrent) {
       ++sum->n_recurrent;
       sum->state += RecurrentStateBytes(shape_) * plan_.n_state_slots;
+      sum->checkpoints += RecurrentStateBytes(shape_) * plan_.n_checkpoint_slots;
       sum->scratch += RecurrentStateBytes(shape_);
       return;
     }
@@ -102,6 +105,7 @@ class CostTable {
     ++(window ? sum->n_window : sum->n_full);
     const uint64_t page = KvBytesPerToken(shape_, layer, topology.kv_type) * kPage;
     sum->kv += page * (window ? plan_.n_window_pages : plan_.n_pages);
+    if (window) sum->checkpoints += page * plan_.n_checkpoint_window_pages;
     sum->scratch += page;
   }
 
@@ -237,6 +241,10 @@ absl::StatusOr<Plan> MakePlan(const Topology& topology, const GgufFile& file, co
   plan.n_pages = topology.sessions * PagesFor(topology.context);
   plan.n_window_pages = topology.sessions * WindowPages(shape, topology);
   plan.n_state_slots = shape.recurrent.conv_taps > 0 ? topology.sessions : 0;
+  // One more, because a step that keeps a state writes the next one beside it.
+  const int checkpoints = topology.sessions * limits::kCheckpointsPerSession;
+  plan.n_checkpoint_slots = plan.n_state_slots > 0 ? checkpoints + 1 : 0;
+  plan.n_checkpoint_window_pages = shape.window > 0 ? checkpoints * PagesFor(std::min(shape.window, topology.context) + kPage) : 0;
   const CostTable costs(topology, file, shape, plan);
   std::vector<LayerRange> ranges;
   if (topology.stages[0].layers.has_value()) {

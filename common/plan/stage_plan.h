@@ -27,6 +27,7 @@ struct StagePlan {
   uint64_t weight_bytes = 0;   // as in the file; a tied head on another stage than the embedding counts there again
   uint64_t kv_bytes = 0;       // pages of all sessions at full context
   uint64_t state_bytes = 0;    // recurrent and convolution state of all sessions
+  uint64_t checkpoint_bytes = 0;  // states and sliding-window pages of the checkpoints
   uint64_t scratch_bytes = 0;  // buffers of one step, the scratch page and the scratch slot
   uint64_t total_bytes = 0;
 };
@@ -41,6 +42,8 @@ struct Plan {
   int n_pages = 0;         // of the full-attention class: sessions * ceil(context / 64)
   int n_window_pages = 0;  // of the sliding-window class; 0 if the model has none
   int n_state_slots = 0;   // sessions if the model is recurrent, else 0
+  int n_checkpoint_window_pages = 0;  // besides
+  int n_checkpoint_slots = 0;
   std::vector<StagePlan> stages;
 };
 

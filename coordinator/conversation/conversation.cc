@@ -57,12 +57,28 @@ int64_t RowsToName(const SavedBranch& saved, std::span<const int32_t> path) {
   return common == saved.n_tokens ? common : common / limits::kPageTokens * limits::kPageTokens;
 }
 
-ReusePlan PlanReuse(const Conversation& conversation, std::span<const int32_t> prompt, bool live_only,
+int64_t DeepestState(CutAt cut, int64_t common, int64_t length, std::span<const int32_t> checkpoints) {
+  if (cut == CutAt::kAnywhere || common >= length) return std::min(common, length);
+  int64_t deepest = 0;
+  for (const int32_t position : checkpoints) {
+    if (position <= common) deepest = std::max<int64_t>(deepest, position);
+  }
+  return deepest;
+}
+
+std::vector<int32_t> PositionsOf(const std::vector<PinnedCheckpoint>& checkpoints) {
+  std::vector<int32_t> positions;
+  for (const PinnedCheckpoint& checkpoint : checkpoints) positions.push_back(static_cast<int32_t>(checkpoint.position));
+  return positions;
+}
+
+ReusePlan PlanReuse(const Conversation& conversation, std::span<const int32_t> prompt, CutAt cut, bool live_only,
                     const std::function<std::span<const int32_t>(const Branch&)>& live_tokens) {
   const auto most = static_cast<int64_t>(prompt.size()) - 1;
   ReusePlan plan;
-  const auto offer = [&](ReusePlan::Source source, Branch* from, int64_t n) {
-    n = std::min(n, most);
+  const auto offer = [&](ReusePlan::Source source, Branch* from, std::span<const int32_t> path, std::span<const int32_t> checkpoints) {
+    const int64_t common = std::min(CommonPrefix(path, prompt), most);
+    const int64_t n = DeepestState(cut, common, static_cast<int64_t>(path.size()), checkpoints);
     // The token that a live session sampled last was never fed: for that one nothing is brought back from another tier.
     const int64_t least = plan.source == ReusePlan::Source::kLive && source != ReusePlan::Source::kLive ? 1 : 0;
     if (n <= plan.n + least) return;
@@ -80,13 +96,14 @@ ReusePlan PlanReuse(const Conversation& conversation, std::span<const int32_t> p
   }
   using Source = ReusePlan::Source;
   for (const auto& branch : conversation.branches) {
-    if (branch->session != 0) offer(Source::kLive, branch.get(), CommonPrefix(live_tokens(*branch), prompt));
+    if (branch->session != 0) offer(Source::kLive, branch.get(), live_tokens(*branch), PositionsOf(branch->checkpoints));
   }
   for (const auto& branch : conversation.branches) {
-    if (branch->parked != 0 && !live_only) offer(Source::kParked, branch.get(), CommonPrefix(branch->parked_path, prompt));
+    if (branch->parked != 0 && !live_only) offer(Source::kParked, branch.get(), branch->parked_path, branch->parked_checkpoints);
   }
   for (const auto& branch : conversation.branches) {
-    if (!live_only && !conversation.refused && branch->saved.n_tokens > 0) offer(Source::kSaved, branch.get(), CommonPrefix(branch->saved.path, prompt));
+    if (live_only || conversation.refused || branch->saved.n_tokens == 0) continue;
+    offer(Source::kSaved, branch.get(), branch->saved.path, branch->saved.checkpoints);
   }
   if (plan.branch == nullptr) return plan;
   // An edit near the end replaces what it changes; a prompt that keeps less than half of the path is another line.

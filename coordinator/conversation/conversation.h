@@ -27,9 +27,16 @@ struct ConversationFiles {
 
 // What the store's newest generation holds of a branch.
 struct SavedBranch {
-  int64_t n_tokens = 0;          // 0: nothing
+  int64_t n_tokens = 0;          // whose state is held; 0: nothing
   std::vector<int32_t> path;     // the n_tokens ids; empty while the journal has not been read
   std::vector<ChainLink> chain;  // which segments hold its rows
+  std::vector<int32_t> checkpoints;  // positions below n_tokens that it can go back to, ascending
+};
+
+// A live session can go back to this position: the ledger's pin holds what its state was there.
+struct PinnedCheckpoint {
+  int64_t position = 0;
+  uint64_t pin = 0;
 };
 
 // One line of a conversation. A side request (a title, a sub-agent) that shares little of the trunk gets a branch of its
@@ -39,8 +46,10 @@ struct Branch {
   int64_t fed = 0;               // tokens of path whose state existed at some time: what recomputing is counted against
   int64_t turn = kNoTurn;        // the journal's number of its last turn
   uint64_t session = 0;          // live on the stages; 0: not
+  std::vector<PinnedCheckpoint> checkpoints;  // of the session, ascending; models with recurrent or sliding-window layers
   uint64_t parked = 0;           // the number of its image in the stages' RAM; 0: none
   std::vector<int32_t> parked_path;  // tokens of that image
+  std::vector<int32_t> parked_checkpoints;
   int64_t parked_bytes = 0;      // of host memory, over all stages
   std::optional<Digest> parked_proof;  // the probe row after that image
   uint64_t lent = 0;             // another branch's session with the same tokens, from which this one is to be saved
@@ -108,6 +117,14 @@ int64_t RowsToRead(const SavedBranch& saved, std::span<const int32_t> prompt);
 // ... and another image can name what it shares as a whole, or up to a page's beginning.
 int64_t RowsToName(const SavedBranch& saved, std::span<const int32_t> path);
 
+// At which positions a model can go on. Attention over everything can be cut anywhere; recurrent state and sliding
+// windows exist where they were kept only.
+enum class CutAt { kAnywhere, kCheckpoints };
+
+// The deepest position <= `common` from which it is possible to go on, of what holds `length` tokens and checkpoints.
+int64_t DeepestState(CutAt cut, int64_t common, int64_t length, std::span<const int32_t> checkpoints);
+std::vector<int32_t> PositionsOf(const std::vector<PinnedCheckpoint>& checkpoints);
+
 // How a prompt is served from what a conversation holds (invariant 9: an id is a hint; only equal tokens are reused).
 // The deepest source wins; live before parked before saved where they are equal.
 struct ReusePlan {
@@ -124,7 +141,7 @@ struct ReusePlan {
 // `live_tokens(branch)`: tokens of the branch's live session. The last token of a prompt is always fed again, so that
 // there are logits: reuse ends one before it.
 // `live_only`: nothing parked or saved is looked at.
-ReusePlan PlanReuse(const Conversation& conversation, std::span<const int32_t> prompt, bool live_only,
+ReusePlan PlanReuse(const Conversation& conversation, std::span<const int32_t> prompt, CutAt cut, bool live_only,
                     const std::function<std::span<const int32_t>(const Branch&)>& live_tokens);
 
 }  // namespace layover

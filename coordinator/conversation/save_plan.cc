@@ -15,6 +15,7 @@ using SegmentKey = std::pair<std::string, int64_t>;  // folder ("" own), generat
 struct Base {
   int64_t n = 0;
   std::vector<ChainLink> chain;  // of rows [0, n)
+  bool has_state = false;        // the state at n is saved too
 };
 
 std::vector<ChainLink> CutChain(const std::vector<ChainLink>& chain, int64_t n) {
@@ -28,21 +29,20 @@ std::vector<ChainLink> CutChain(const std::vector<ChainLink>& chain, int64_t n) 
 }
 
 // Takes what a saved line offers for these tokens, if it is more than is found already.
-void Offer(std::span<const int32_t> tokens, std::span<const int32_t> path, const std::vector<ChainLink>& chain, int64_t most,
-           Base* base) {
-  const auto saved = static_cast<int64_t>(path.size());
-  int64_t common = std::min(CommonPrefix(tokens, path), most);
+void Offer(std::span<const int32_t> tokens, const SavedBranch& saved, int64_t most, Base* base) {
+  int64_t common = std::min(CommonPrefix(tokens, saved.path), most);
   // A record can be named whole only: up to the line's end, or to a page border.
-  if (common != saved) common = common / limits::kPageTokens * limits::kPageTokens;
+  if (common != saved.n_tokens) common = common / limits::kPageTokens * limits::kPageTokens;
   if (common <= base->n) return;
-  base->n = common;
-  base->chain = CutChain(chain, common);
+  const auto is_here = [&](int32_t position) { return position == common; };
+  *base = {common, CutChain(saved.chain, common),
+           common == saved.n_tokens || std::any_of(saved.checkpoints.begin(), saved.checkpoints.end(), is_here)};
 }
 
 void OfferShared(std::span<const int32_t> tokens, const SharedImage& shared, Base* base) {
   for (const SavedBranch* saved : shared.branches) {
     Base offered = *base;
-    Offer(tokens, saved->path, saved->chain, shared.most, &offered);
+    Offer(tokens, *saved, shared.most, &offered);
     if (offered.n == base->n) continue;
     for (ChainLink& link : offered.chain) {
       if (link.folder.empty()) link.folder = shared.folder;
@@ -61,10 +61,30 @@ void KeepSegments(const Manifest* manifest, const std::string& folder, const std
   }
 }
 
+// What a cut writes of the checkpoints, and which positions the branch can go back to then: those of the rows that are
+// named stay; beside what is written anew they are written anew.
+void PlanCheckpoints(const BranchState& state, const Base& base, bool stays, ManifestBranch* branch, wire::BranchCut* cut) {
+  std::set<int32_t> positions;
+  const SavedBranch& own = state.branch->saved;
+  const int64_t common = CommonPrefix(own.path, stays ? std::span<const int32_t>(own.path) : state.tokens);
+  const auto keep = [&](int64_t position) {
+    if (position > 0 && position <= std::min(common, base.n) && position < branch->n_tokens) positions.insert(static_cast<int32_t>(position));
+  };
+  for (const int32_t position : own.checkpoints) keep(position);
+  keep(own.n_tokens);
+  for (const wire::StateAt& checkpoint : state.checkpoints) {
+    if (stays || checkpoint.position >= branch->n_tokens || positions.contains(static_cast<int32_t>(checkpoint.position))) continue;
+    if (base.n >= branch->n_tokens) continue;  // nothing is written
+    positions.insert(static_cast<int32_t>(checkpoint.position));
+    cut->checkpoints.push_back(checkpoint);
+  }
+  branch->checkpoints.assign(positions.begin(), positions.end());
+}
+
 }  // namespace
 
 SavePlan PlanSave(const Manifest* previous, int64_t generation, std::span<const BranchState> states, const SharedImage* shared,
-                  bool whole) {
+                  CutAt cut_at, bool whole) {
   SavePlan plan;
   std::set<SegmentKey> needed;
   bool changed = previous == nullptr || previous->n_tokens == 0 || whole || states.size() != previous->branches.size();
@@ -72,7 +92,8 @@ SavePlan PlanSave(const Manifest* previous, int64_t generation, std::span<const 
     const auto number = static_cast<int32_t>(plan.branches.size());
     const SavedBranch& own = state.branch->saved;
     // What is saved beyond what is in memory stays as it is, as far as the branch still goes that way.
-    const int64_t kept = RowsToName(own, state.branch->path);
+    int64_t kept = RowsToName(own, state.branch->path);
+    if (kept > 0) kept = DeepestState(cut_at, kept, own.n_tokens, own.checkpoints);
     const bool stays = static_cast<int64_t>(state.tokens.size()) < kept;
     const auto tokens = stays ? std::span<const int32_t>(own.path).first(static_cast<size_t>(kept)) : state.tokens;
     if (tokens.empty()) continue;
@@ -80,24 +101,33 @@ SavePlan PlanSave(const Manifest* previous, int64_t generation, std::span<const 
     Base base;
     if (whole && stays) {
       // It is on disk only: nobody here can write it anew.
-      base = {kept, CutChain(own.chain, kept)};
+      base = {kept, CutChain(own.chain, kept), true};
     } else if (!whole) {
       for (const BranchState& other : states) {
-        if (other.branch->saved.n_tokens > 0) Offer(tokens, other.branch->saved.path, other.branch->saved.chain, limits::kMaxContextTokens, &base);
+        if (other.branch->saved.n_tokens > 0) Offer(tokens, other.branch->saved, limits::kMaxContextTokens, &base);
       }
       if (shared != nullptr) OfferShared(tokens, *shared, &base);
     }
     // Lines of this very save serve as well: a side branch begins with the trunk's rows.
     for (size_t i = 0; i < plan.branches.size(); ++i) {
-      Offer(tokens, plan.paths[i], plan.branches[i].chain, limits::kMaxContextTokens, &base);
+      Offer(tokens, {plan.branches[i].n_tokens, plan.paths[i], plan.branches[i].chain, plan.branches[i].checkpoints},
+            limits::kMaxContextTokens, &base);
+    }
+    const auto n_tokens = static_cast<int64_t>(tokens.size());
+    if (cut_at == CutAt::kCheckpoints && !stays && base.n == n_tokens && !base.has_state) {
+      // Only the state at the end is new: the last page's rows go with it.
+      base.n = (n_tokens - 1) / limits::kPageTokens * limits::kPageTokens;
+      base.chain = CutChain(base.chain, base.n);
     }
 
     ManifestBranch branch{.branch = number, .parent = number == 0 ? -1 : 0, .n_tokens = static_cast<int32_t>(tokens.size()),
-                          .prefix = DigestOfTokens(tokens), .chain = std::move(base.chain)};
+                          .prefix = DigestOfTokens(tokens), .chain = base.chain};
     if (number > 0) branch.fork_position = static_cast<int32_t>(CommonPrefix(tokens, plan.paths[0]));
+    wire::BranchCut cut{.branch = number, .session = state.session, .park = state.park, .n_tokens = branch.n_tokens, .base = base.n};
+    if (cut_at == CutAt::kCheckpoints) PlanCheckpoints(state, base, stays, &branch, &cut);
     if (base.n < branch.n_tokens) {
       branch.chain.push_back({"", generation, static_cast<int32_t>(base.n), branch.n_tokens});
-      plan.cuts.push_back({.branch = number, .session = state.session, .park = state.park, .n_tokens = branch.n_tokens, .base = base.n});
+      plan.cuts.push_back(std::move(cut));
       plan.new_tokens += branch.n_tokens - base.n;
     }
     changed = changed || branch.n_tokens != own.n_tokens || base.n < branch.n_tokens;
@@ -138,12 +168,13 @@ void CountLive(Manifest* manifest, const std::function<uint64_t(int layer)>& byt
   }
 }
 
-bool WantsCompaction(const Manifest& manifest) {
+bool WantsCompaction(const Manifest& manifest, CutAt cut) {
+  const int most_pieces = cut == CutAt::kAnywhere ? limits::kMostSegmentsPerStage : limits::kMostPiecesWithStates;
   std::map<int32_t, int> pieces;  // by stage
   for (const ManifestSegment& segment : manifest.segments) {
     if (!segment.folder.empty()) continue;  // another conversation's
-    if (++pieces[segment.stage] > limits::kMostSegmentsPerStage) return true;
-    if (segment.bytes >= limits::kLeastCompactedBytes && segment.live_bytes * 2 < segment.bytes) return true;
+    if (++pieces[segment.stage] > most_pieces) return true;
+    if (cut == CutAt::kAnywhere && segment.bytes >= limits::kLeastCompactedBytes && segment.live_bytes * 2 < segment.bytes) return true;
   }
   return false;
 }

@@ -1,5 +1,8 @@
 // What a save has to write and what it can leave where it is: a pure function of what is live, parked and saved.
 //
+// With checkpoints, the state at a branch's end and those at its checkpoints are written beside the rows; what older
+// segments hold of them is named as long as the rows up to there are.
+//
 // Rule: each branch's rows are written from the deepest position that segments already hold for its own history: its
 // last save's end if it only grew, else the page border before the place where it left; the same for a head that it
 // shares with another conversation's image. Everything below is named by the chain.
@@ -24,6 +27,7 @@ struct BranchState {
   std::span<const int32_t> tokens;  // whose state is held
   uint64_t session = 0;
   uint64_t park = 0;
+  std::vector<wire::StateAt> checkpoints;  // that are held with it, ascending
 };
 
 // An image of another conversation whose rows may be named: those that the ledger shared.
@@ -47,14 +51,15 @@ struct SavePlan {
 // `whole`: write everything anew that is in memory, and name nothing old for it (compaction). `states`: the trunk first; branches that hold
 // nothing and have nothing saved are left out by the caller.
 SavePlan PlanSave(const Manifest* previous, int64_t generation, std::span<const BranchState> states,
-                  const SharedImage* shared, bool whole);
+                  const SharedImage* shared, CutAt cut, bool whole);
 
 // Rows that a segment serves, and how many of its payload bytes that is: fills `tokens` and `live_bytes` of every
 // segment from the chains. bytes_per_token(layer): K and V.
 void CountLive(Manifest* manifest, const std::function<uint64_t(int layer)>& bytes_per_token);
 
-// Whether so much of the image is dead, or it is in so many pieces, that it should be written anew.
-bool WantsCompaction(const Manifest& manifest);
+// Whether so much of the image is dead, or it is in so many pieces, that it should be written anew. With checkpoints each
+// piece holds states of its own, which the next one makes dead: fewer pieces, and their rows alone do not tell.
+bool WantsCompaction(const Manifest& manifest, CutAt cut);
 
 }  // namespace layover
 

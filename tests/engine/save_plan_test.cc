@@ -53,7 +53,7 @@ struct Fixture {
   }
   SavePlan Plan(int64_t generation, bool whole = false) {
     const BranchState state{.branch = &branch, .tokens = branch.path, .session = 1};
-    return PlanSave(manifest.generation == 0 ? nullptr : &manifest, generation, std::span(&state, 1), nullptr, whole);
+    return PlanSave(manifest.generation == 0 ? nullptr : &manifest, generation, std::span(&state, 1), nullptr, CutAt::kAnywhere, whole);
   }
 };
 
@@ -122,7 +122,7 @@ TEST(PlanSave, AShorterLiveStateDoesNotTakeBackWhatIsSaved) {
   // Restored in part: the session holds less than the image, the path is unchanged.
   const std::vector<int32_t> live = Ids(128);
   const BranchState state{.branch = &f.branch, .tokens = live, .session = 1};
-  EXPECT_TRUE(PlanSave(&f.manifest, 2, std::span(&state, 1), nullptr, false).nothing_new);
+  EXPECT_TRUE(PlanSave(&f.manifest, 2, std::span(&state, 1), nullptr, CutAt::kAnywhere, false).nothing_new);
   // Rewound: the path itself is shorter now.
   f.branch.path = Ids(128);
   const SavePlan plan = f.Plan(2);
@@ -138,7 +138,7 @@ TEST(PlanSave, ASideBranchBeginsWithTheTrunksRows) {
   side.path = Then(Ids(140), 20, 5000);
   const BranchState states[] = {{.branch = &trunk, .tokens = trunk.path, .session = 1},
                                 {.branch = &side, .tokens = side.path, .session = 2}};
-  const SavePlan plan = PlanSave(nullptr, 1, states, nullptr, false);
+  const SavePlan plan = PlanSave(nullptr, 1, states, nullptr, CutAt::kAnywhere, false);
   ASSERT_THAT(plan.cuts, SizeIs(2));
   EXPECT_EQ(plan.cuts[1].branch, 1);
   EXPECT_EQ(plan.cuts[1].session, 2u);
@@ -153,7 +153,7 @@ TEST(PlanSave, ASavedBranchThatIsNotLiveStays) {
   side.path = Then(Ids(140), 20, 5000);
   const BranchState first[] = {{.branch = &trunk, .tokens = trunk.path, .session = 1},
                                {.branch = &side, .tokens = side.path, .session = 2}};
-  const SavePlan one = PlanSave(nullptr, 1, first, nullptr, false);
+  const SavePlan one = PlanSave(nullptr, 1, first, nullptr, CutAt::kAnywhere, false);
   Manifest manifest;
   manifest.n_tokens = 300;
   manifest.branches = one.branches;
@@ -162,7 +162,7 @@ TEST(PlanSave, ASavedBranchThatIsNotLiveStays) {
   side.saved = {160, one.paths[1], one.branches[1].chain};
   trunk.path = Ids(350);
   const BranchState second[] = {{.branch = &trunk, .tokens = trunk.path, .session = 1}, {.branch = &side}};
-  const SavePlan two = PlanSave(&manifest, 2, second, nullptr, false);
+  const SavePlan two = PlanSave(&manifest, 2, second, nullptr, CutAt::kAnywhere, false);
   ASSERT_THAT(two.branches, SizeIs(2));
   EXPECT_EQ(two.branches[1].n_tokens, 160);
   ASSERT_THAT(two.cuts, SizeIs(1));
@@ -179,7 +179,7 @@ TEST(PlanSave, ASharedHeadIsNamedInTheOtherFolder) {
   const std::string folder(64, 'a');
   const BranchState state{.branch = &f.branch, .tokens = f.branch.path, .session = 1};
   SharedImage shared{.folder = folder, .manifest = &theirs, .branches = branches, .most = 150};
-  const SavePlan plan = PlanSave(nullptr, 1, std::span(&state, 1), &shared, false);
+  const SavePlan plan = PlanSave(nullptr, 1, std::span(&state, 1), &shared, CutAt::kAnywhere, false);
   EXPECT_EQ(plan.cuts[0].base, 128);
   ASSERT_THAT(plan.branches[0].chain, SizeIs(2));
   EXPECT_EQ(plan.branches[0].chain[0], (ChainLink{folder, 7, 0, 128}));
@@ -187,7 +187,7 @@ TEST(PlanSave, ASharedHeadIsNamedInTheOtherFolder) {
   EXPECT_EQ(plan.kept[0].folder, folder);
   // What the ledger did not share is not named, whatever the ids say.
   shared.most = 60;
-  EXPECT_EQ(PlanSave(nullptr, 1, std::span(&state, 1), &shared, false).cuts[0].base, 0);
+  EXPECT_EQ(PlanSave(nullptr, 1, std::span(&state, 1), &shared, CutAt::kAnywhere, false).cuts[0].base, 0);
 }
 
 TEST(CountLive, DeadRowsShowAndWantCompaction) {
@@ -197,11 +197,11 @@ TEST(CountLive, DeadRowsShowAndWantCompaction) {
   CountLive(&manifest, [](int) { return 20'000u; });
   EXPECT_EQ(manifest.segments[0].live_bytes, 64u * 20'004);
   EXPECT_THAT(manifest.segments[1].tokens, ElementsAre(std::pair(64, 210)));
-  EXPECT_TRUE(WantsCompaction(manifest));
+  EXPECT_TRUE(WantsCompaction(manifest, CutAt::kAnywhere));
   manifest.branches[0].chain = {{"", 1, 0, 200}, {"", 2, 200, 210}};
   manifest.segments[1].bytes = 300'000;
   CountLive(&manifest, [](int) { return 20'000u; });
-  EXPECT_FALSE(WantsCompaction(manifest));
+  EXPECT_FALSE(WantsCompaction(manifest, CutAt::kAnywhere));
 }
 
 }  // namespace

@@ -1,0 +1,138 @@
+"""Models whose state cannot be cut (recurrent layers, sliding windows): conversations survive restarts, parking and other
+splits bit for bit, and whatever a client comes back to is served from a checkpoint, never by reading everything again.
+The control is always a server that holds nothing."""
+import unittest
+
+from harness import Case, Server, tiny_model, topology
+
+KINDS = ["qwen35", "qwen3next", "qwen35moe", "gemma3", "gpt-oss"]
+TWO, ONE, THREE = ((1, None),) * 2, ((2, None),), ((1, None),) * 3
+
+
+def ids(reply):
+    return reply["choices"][0]["token_ids"]
+
+
+class Hybrid(Case):
+    def text(self, kind, store=None, stages=TWO, park="64MiB", **keys):
+        folder = self.folder / kind
+        folder.mkdir(exist_ok=True)
+        model = tiny_model(folder, "--arch", kind)
+        keys = {"sessions": 3, "context": 4096, **keys}
+        return topology(model, store, stages, **keys) + f"park: {{ram_budget: {park}}}\n"
+
+    def control(self, kind, prompt, n):
+        if getattr(self, "control_kind", None) != kind:
+            self.control_kind = kind
+            self.fresh = Server(self.text(kind), self.folder, name=f"control-{kind}").start()
+            self.addCleanup(self.fresh.stop)
+        return ids(self.fresh.complete(prompt, max_tokens=n, ignore_eos=True, cache_prompt=False))
+
+    def go_on(self, server, kind, prompt, conversation="c", n=12, **expected):
+        reply = server.complete(prompt, conversation, max_tokens=n, ignore_eos=True)
+        self.assertEqual(ids(reply), self.control(kind, prompt, n))
+        for name, value in expected.items():
+            self.assertEqual(reply["timings"][name], value, f"{name} of {reply['timings']}")
+        return ids(reply)
+
+    def test_a_long_chat_survives_a_restart_on_another_split(self):
+        for kind in KINDS:
+            with self.subTest(kind=kind):
+                self.a_long_chat_survives_a_restart_on_another_split(kind)
+
+    def a_long_chat_survives_a_restart_on_another_split(self, kind):
+        prompt = [20 + (i * 7) % 270 for i in range(3000)]
+        store = self.folder / f"store-{kind}"
+        with Server(self.text(kind, store), self.folder, name=f"{kind}-a") as server:
+            said = self.go_on(server, kind, prompt)
+        for number, stages in enumerate((ONE, THREE)):
+            keys = {"store_keys": {"save": "manual"}}
+            with Server(self.text(kind, store, stages, **keys), self.folder, name=f"{kind}-{number}") as server:
+                reply = server.post("/v1/kv/conversations/c/restore", {"prove": True})
+                self.assertEqual((reply.status, reply.json["proof"]), (200, "bit-exact"), reply.body)
+                turn = prompt + said + [21, 22, 23]
+                # The last token said was never fed: it comes with the three new ones.
+                again = self.go_on(server, kind, turn, cache_n=len(prompt) + 11, prompt_n=4)
+                # Regenerate: one token.
+                self.go_on(server, kind, turn, recomputed_n=0, prompt_n=1)
+                # Another last turn: from the end of the one before. The token last said there is fed a second time.
+                self.go_on(server, kind, prompt + said + [30, 31], cache_n=len(prompt) + 11, recomputed_n=1, prompt_n=2)
+                self.assertEqual(len(again), 12)
+                self.assertEqual(server.post("/v1/kv/conversations/c/verify").json["problems"], [])
+
+    def test_after_a_restart_the_last_answer_is_regenerated_from_a_saved_checkpoint(self):
+        for kind in KINDS:
+            with self.subTest(kind=kind):
+                self.after_a_restart_the_last_answer_is_regenerated_from_a_saved_checkpoint(kind)
+
+    def after_a_restart_the_last_answer_is_regenerated_from_a_saved_checkpoint(self, kind):
+        prompt = [20 + (i * 5) % 270 for i in range(700)]
+        store = self.folder / f"store-{kind}"
+        with Server(self.text(kind, store), self.folder, name=f"{kind}-a") as server:
+            said = self.go_on(server, kind, prompt)
+            said = self.go_on(server, kind, prompt + said + [5, 6, 7])
+        turn = prompt + self.control(kind, prompt, 12) + [5, 6, 7]
+        with Server(self.text(kind, store, ONE), self.folder, name=f"{kind}-b") as server:
+            shown = server.get("/v1/kv/conversations/c").json
+            self.assertEqual(shown["saved_n_tokens"], len(turn) + 11)
+            self.go_on(server, kind, turn, restored_n=len(turn) - 1, recomputed_n=0, prompt_n=1)
+        with Server(self.text(kind, store, ONE), self.folder, name=f"{kind}-c") as server:
+            # An edited last turn goes back to the end of the turn before.
+            self.go_on(server, kind, prompt + self.control(kind, prompt, 12) + [9], restored_n=len(prompt) + 11, recomputed_n=1)
+            self.assertEqual(len(said), 12)
+
+    def test_parking_and_eviction(self):
+        for kind in KINDS:
+            with self.subTest(kind=kind):
+                self.parking_and_eviction(kind)
+
+    def parking_and_eviction(self, kind):
+        store = self.folder / f"store-{kind}"
+        with Server(self.text(kind, store, sessions=1, park="2MiB"), self.folder, name=f"{kind}-a") as server:
+            held = {}
+            for i in range(5):
+                prompt = [40 + i] + [20 + (i + j * 3) % 270 for j in range(300)]
+                held[i] = prompt + self.go_on(server, kind, prompt, f"c{i}")
+            for i in range(5):
+                self.go_on(server, kind, held[i] + [9], f"c{i}", recomputed_n=0, prompt_n=2)
+                # The same prompt again after it was away: one token.
+                self.go_on(server, kind, [7] * 20, "other")
+                self.go_on(server, kind, held[i] + [9], f"c{i}", recomputed_n=0, prompt_n=1)
+
+    def test_forks_rewinds_and_deltas(self):
+        for kind in KINDS:
+            with self.subTest(kind=kind):
+                self.forks_rewinds_and_deltas(kind)
+
+    def forks_rewinds_and_deltas(self, kind):
+        prompt = [20 + (i * 3) % 270 for i in range(400)]
+        store = self.folder / f"store-{kind}"
+        with Server(self.text(kind, store), self.folder, name=f"{kind}-a") as server:
+            said = self.go_on(server, kind, prompt)
+            first = server.post("/v1/kv/conversations/c/save").json["bytes_written"]
+            self.go_on(server, kind, prompt + said + [5])
+            second = server.post("/v1/kv/conversations/c/save").json
+            self.assertLess(second["bytes_written"], first)
+            self.assertEqual(server.post("/v1/kv/conversations/c/fork", {"new_id": "f"}).status, 200)
+            self.go_on(server, kind, prompt + said + [6], "f", recomputed_n=0)
+            shown = server.get("/v1/kv/conversations/c").json
+            positions = shown["branch_list"][0]["checkpoints"]
+            self.assertIn(len(prompt) - 1, positions)
+            self.assertEqual(server.post("/v1/kv/conversations/c/rewind", {"to": 405}).status, 200)
+            # Nothing between the checkpoint and there is held: what was fed again is counted.
+            reply = server.complete((prompt + said)[:405] + [8], "c", max_tokens=12, ignore_eos=True)
+            self.assertEqual(ids(reply), self.control(kind, (prompt + said)[:405] + [8], 12))
+            self.assertEqual(reply["timings"]["cache_n"], 399)
+            for turn in range(12):
+                server.complete(prompt + [60 + turn] * 3, "c", max_tokens=4, ignore_eos=True)
+                self.assertEqual(server.post("/v1/kv/conversations/c/save").status, 200)
+        with Server(self.text(kind, store, THREE), self.folder, name=f"{kind}-b") as server:
+            # From one before the end of its last prompt.
+            self.go_on(server, kind, prompt + said + [6, 7], "f", recomputed_n=1, restored_n=412)
+            self.go_on(server, kind, prompt + [71] * 3, "c", recomputed_n=0, prompt_n=1)
+            for name in ("c", "f"):
+                self.assertEqual(server.post(f"/v1/kv/conversations/{name}/verify").json["problems"], [], name)
+
+
+if __name__ == "__main__":
+    unittest.main()
