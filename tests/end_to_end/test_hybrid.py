@@ -1,6 +1,7 @@
 """Models whose state cannot be cut (recurrent layers, sliding windows): conversations survive restarts, parking and other
 splits bit for bit, and whatever a client comes back to is served from a checkpoint, never by reading everything again.
 The control is always a server that holds nothing."""
+import shutil
 import unittest
 
 from harness import Case, Server, tiny_model, topology
@@ -46,13 +47,14 @@ class Hybrid(Case):
         with Server(self.text(kind, store), self.folder, name=f"{kind}-a") as server:
             said = self.go_on(server, kind, prompt)
         for number, stages in enumerate((ONE, THREE)):
-            keys = {"store_keys": {"save": "manual"}}
-            with Server(self.text(kind, store, stages, **keys), self.folder, name=f"{kind}-{number}") as server:
+            copy = self.folder / f"{store.name}-{number}"
+            shutil.copytree(store, copy)
+            with Server(self.text(kind, copy, stages), self.folder, name=f"{kind}-{number}") as server:
                 reply = server.post("/v1/kv/conversations/c/restore", {"prove": True})
                 self.assertEqual((reply.status, reply.json["proof"]), (200, "bit-exact"), reply.body)
                 turn = prompt + said + [21, 22, 23]
                 # The last token said was never fed: it comes with the three new ones.
-                again = self.go_on(server, kind, turn, cache_n=len(prompt) + 11, prompt_n=4)
+                again = self.go_on(server, kind, turn, cache_n=len(prompt) + 11, recomputed_n=0, prompt_n=4)
                 # Regenerate: one token.
                 self.go_on(server, kind, turn, recomputed_n=0, prompt_n=1)
                 # Another last turn: from the end of the one before. The token last said there is fed a second time.
