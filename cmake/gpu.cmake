@@ -3,14 +3,15 @@
 
 option(LAYOVER_CUDA "also build liblayover_cuda.so with nvcc" OFF)
 set(LAYOVER_CUDA_ARCHITECTURES "80;86;89;90;100;120" CACHE STRING "what nvcc compiles the kernels for")
-set(LAYOVER_NVCC "" CACHE FILEPATH "nvcc; looked for in CUDACXX, PATH and /usr/local/cuda if empty")
+set(LAYOVER_NVCC "" CACHE FILEPATH "nvcc; if empty: CUDACXX, PATH, /usr/local/cuda")
 
 # The engine's own accesses are no kernel's: ThreadSanitizer must not see them.
 file(GLOB emulation_sources CONFIGURE_DEPENDS kernels/emulation/*.cc)
 add_library(layover_emulation STATIC ${emulation_sources})
 target_link_libraries(layover_emulation PUBLIC layover_options layover_base)
 if(LAYOVER_SANITIZE STREQUAL "thread")
-  set_source_files_properties(kernels/emulation/engine.cc kernels/emulation/fiber.cc PROPERTIES
+  set_source_files_properties(kernels/emulation/engine.cc kernels/emulation/fiber.cc
+    kernels/emulation/shared_memory.cc PROPERTIES
     COMPILE_OPTIONS "-fno-sanitize=thread;-DLAYOVER_EMULATION_TSAN=1")
 endif()
 
@@ -30,12 +31,14 @@ if(gpu_kernels)
 endif()
 
 if(LAYOVER_CUDA)
-  find_program(LAYOVER_NVCC_FOUND nvcc HINTS ${LAYOVER_NVCC} $ENV{CUDACXX} PATHS /usr/local/cuda/bin)
   if(LAYOVER_NVCC)
     set(nvcc ${LAYOVER_NVCC})
-  elseif(LAYOVER_NVCC_FOUND)
-    set(nvcc ${LAYOVER_NVCC_FOUND})
+  elseif(DEFINED ENV{CUDACXX})
+    set(nvcc $ENV{CUDACXX})
   else()
+    find_program(nvcc nvcc PATHS /usr/local/cuda/bin NO_CACHE)
+  endif()
+  if(NOT nvcc)
     message(FATAL_ERROR "LAYOVER_CUDA needs nvcc: install the CUDA toolkit, or run ./check --cuda, which gets it from PyPI")
   endif()
   get_filename_component(cuda_root ${nvcc} REALPATH)

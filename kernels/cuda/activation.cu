@@ -23,8 +23,8 @@ __device__ __forceinline__ int SumOf16(int x) {
 __global__ void __launch_bounds__(kWarps * 32) PrepareA16Kernel(PrepareActivationArgs args) {
   const int blocks = args.dim / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int block = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
-  const long long row = blockIdx.y;
+  const int block = static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  const long long row = blockIdx.x;
   if (block >= blocks) return;  // the whole warp
   const float x = args.x[row * args.x_stride + block * 32 + lane];
   uint32_t largest = __float_as_uint(x) & 0x7fffffffu;  // as integers, magnitudes compare as they do as floats
@@ -43,7 +43,9 @@ __global__ void __launch_bounds__(kWarps * 32) PrepareA16Kernel(PrepareActivatio
   out[block * kA16ValueBytes + 32 + lane] = static_cast<int8_t>(a & 255);
   if (lane != 0) return;
   A16Info info;
-  info.scale = usable ? __uint_as_float(largest) / kLargest : largest < kInfinityBits ? 0.0f : __uint_as_float(kNanBits);
+  info.scale = usable                    ? __uint_as_float(largest) / kLargest
+               : largest < kInfinityBits ? 0.0f
+                                         : __uint_as_float(kNanBits);
   info.scaled_sum = usable ? static_cast<float>(sum + other_sum) * info.scale : info.scale;
   info.first_sum = sum;
   info.second_sum = other_sum;
@@ -51,8 +53,8 @@ __global__ void __launch_bounds__(kWarps * 32) PrepareA16Kernel(PrepareActivatio
 }
 
 __global__ void __launch_bounds__(256) PrepareF32Kernel(PrepareActivationArgs args) {
-  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  const long long row = blockIdx.y;
+  const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  const long long row = blockIdx.x;
   if (i < args.dim) static_cast<float*>(args.out)[row * args.dim + i] = args.x[row * args.x_stride + i];
 }
 
@@ -60,12 +62,12 @@ __global__ void __launch_bounds__(256) PrepareF32Kernel(PrepareActivationArgs ar
 
 void LaunchPrepareA16(const PrepareActivationArgs& args, Queue* queue) {
   const unsigned blocks = static_cast<unsigned>(args.dim / 32 + kWarps - 1) / kWarps;
-  Launch("PrepareA16", PrepareA16Kernel, {blocks, static_cast<unsigned>(args.n_rows)}, kWarps * 32, 0, queue, args);
+  Launch("PrepareA16", PrepareA16Kernel, {static_cast<unsigned>(args.n_rows), blocks}, kWarps * 32, 0, queue, args);
 }
 
 void LaunchPrepareF32(const PrepareActivationArgs& args, Queue* queue) {
   const unsigned blocks = static_cast<unsigned>(args.dim + 255) / 256;
-  Launch("PrepareF32", PrepareF32Kernel, {blocks, static_cast<unsigned>(args.n_rows)}, 256, 0, queue, args);
+  Launch("PrepareF32", PrepareF32Kernel, {static_cast<unsigned>(args.n_rows), blocks}, 256, 0, queue, args);
 }
 
 }  // namespace layover::gpu

@@ -1,11 +1,13 @@
-// Attention over pages, in the order of kernels/README.md: keys in blocks of 64, a page each; of every block and query a
-// maximum, a sum and value sums; blocks merged in ascending order.
+// Attention over pages, in the order of kernels/README.md: keys in blocks of 64, a page each; of every block and query
+// a maximum, a sum and value sums; blocks merged in ascending order.
 //
 // A block of threads is a tile of queries of one K/V head: rows of one sequence times the heads of the group, four
 // queries a warp. A warp's lanes are keys (l and l + 32) for the scores and dims (l and l + 32 of 64) for the values.
 //  - Where there are tiles enough for the card, a tile goes through all its blocks and keeps its sums in registers.
-//  - Else blocks are shared out (blockIdx.z); contributions go to memory and MergeKernel merges them in order, a wave of
+//  - Else blocks are shared out (blockIdx.z); contributions go to memory and MergeKernel merges them in order, a wave
+//  of
 //    blocks at a time where memory is short.
+#include "kernels/cuda/attention_steps.h"
 #include "kernels/cuda/device_math.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/kernels.h"
@@ -16,19 +18,6 @@ namespace layover::gpu {
 namespace {
 
 constexpr int kQueries = 4;  // of a warp
-constexpr int kDims = 64;    // of K or V in shared memory at a time
-constexpr float kNoMaximum = -0x1.fffffep127f;  // of no keys
-
-// Keys [begin, end) of a block that a query sees; none if begin >= end.
-struct Visible {
-  int begin;
-  int end;
-};
-
-__device__ __forceinline__ Visible VisibleKeys(int position, int window, int block) {
-  const int first = window > 0 ? position - window + 1 : 0;
-  return {MaxInt(first - block * kKeys, 0), MinInt(position + 1 - block * kKeys, kKeys)};
-}
 
 // Contributions of the blocks [begin, begin + count) and the sums so far, in scratch: each of a query (row * heads +
 // head) is `stride` floats: maximum, sum, value sums.
@@ -48,109 +37,6 @@ struct Tiling {
   int rows_per_tile = 0;
 };
 
-// Values of a 16-byte unit as floats, `stride` apart.
-__device__ __forceinline__ void DecodeUnit(KvType type, const uint4& unit, float scale, float* out, int stride) {
-  switch (type) {
-    case KvType::kF32:
-      GPU_UNROLL
-      for (int i = 0; i < 4; ++i) out[i * stride] = __uint_as_float(WordOf(unit, i));
-      return;
-    case KvType::kF16:
-      GPU_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        out[i * stride] = HalfToFloat(static_cast<uint16_t>(WordOf(unit, i / 2) >> (i % 2 * 16)));
-      }
-      return;
-    case KvType::kQ8_0:
-      GPU_UNROLL
-      for (int i = 0; i < 16; ++i) {
-        out[i * stride] = static_cast<float>(static_cast<int8_t>(WordOf(unit, i / 4) >> (i % 4 * 8))) * scale;
-      }
-      return;
-    case KvType::kQ4_0:
-      GPU_UNROLL
-      for (int i = 0; i < 16; ++i) {
-        const int byte = WordOf(unit, i / 4) >> (i % 4 * 8) & 255;
-        out[i * stride] = static_cast<float>((byte & 15) - 8) * scale;
-        out[(i + 16) * stride] = static_cast<float>((byte >> 4) - 8) * scale;
-      }
-      return;
-  }
-}
-
-__device__ __forceinline__ int ValuesOfUnit(KvType type) {
-  return type == KvType::kF32 ? 4 : type == KvType::kF16 ? 8 : type == KvType::kQ8_0 ? 16 : 32;
-}
-
-// Dims [64 chunk, 64 chunk + 64) of a page's head as floats: K as [64 dims][64 keys], V as [64 keys][64 dims].
-__device__ __forceinline__ void Stage(const KvLayer& cache, bool is_k, const uint8_t* head, int chunk, float* stage) {
-  const int per_unit = ValuesOfUnit(cache.type);
-  const int row_bytes = ValueBytesOfRow(cache.type, cache.head_dim), scales = ScalesOfRow(cache.type, cache.head_dim);
-  const int units = (MinInt(cache.head_dim - chunk * kDims, kDims) + per_unit - 1) / per_unit;
-  for (int i = static_cast<int>(threadIdx.x); i < units * kKeys; i += static_cast<int>(blockDim.x)) {
-    const int key = is_k ? i % kKeys : i / units;
-    const int in_chunk = is_k ? i / kKeys : i % units;
-    const int unit = chunk * kDims / per_unit + in_chunk;
-    float scale = 0.0f;
-    if (scales > 0) {
-      const int at = ScaleAt(is_k, row_bytes, scales, key, unit * per_unit / kKvBlock);
-      scale = HalfToFloat(*reinterpret_cast<const uint16_t*>(head + at));
-    }
-    const uint4 values = Load16<uint4>(head + ValueAt(is_k, row_bytes, key, unit * 16));
-    const int d = in_chunk * per_unit;
-    DecodeUnit(cache.type, values, scale, is_k ? stage + d * kKeys + key : stage + key * kDims + d, is_k ? kKeys : 1);
-  }
-}
-
-// One query's scores, two a lane, in place to weights; the block's maximum and sum in all lanes.
-__device__ __forceinline__ void Softmax(const Visible& visible, int lane, float (&s)[2], float* max_out, float* sum_out) {
-  GPU_UNROLL
-  for (int j = 0; j < 2; ++j) {
-    const int key = lane + 32 * j;
-    if (key < visible.begin || key >= visible.end) s[j] = kMinusInfinity;
-  }
-  // Vectors of sixteen: this lane has one of keys 0-15 and 16-31 and one of 32-47 and 48-63.
-  const float other_low = __shfl_xor_sync(kAllLanes, s[0], 16), other_high = __shfl_xor_sync(kAllLanes, s[1], 16);
-  const bool lower = lane < 16;
-  float max = Max(Max(lower ? s[0] : other_low, lower ? other_low : s[0]),
-                  Max(lower ? s[1] : other_high, lower ? other_high : s[1]));
-  GPU_UNROLL
-  for (int step = 8; step > 0; step /= 2) {
-    const float other = __shfl_xor_sync(kAllLanes, max, step);
-    max = (lane & step) == 0 ? Max(max, other) : Max(other, max);
-  }
-  GPU_UNROLL
-  for (int j = 0; j < 2; ++j) {
-    const int key = lane + 32 * j;
-    s[j] = key < visible.begin || key >= visible.end ? 0.0f : Exp(s[j] - max);
-  }
-  const float low = s[0] + __shfl_xor_sync(kAllLanes, s[0], 16);
-  const float high = s[1] + __shfl_xor_sync(kAllLanes, s[1], 16);
-  *max_out = max;
-  *sum_out = TreeSum(low + high);
-}
-
-// Merging a block's maximum m and sum l into M and L; answers with the factors of the old value sums and the block's.
-__device__ __forceinline__ void Merge(float m, float l, float* max, float* sum, float* old_factor, float* block_factor) {
-  const float merged = Max(m, *max);
-  *old_factor = Exp(*max - merged);
-  *block_factor = Exp(m - merged);
-  *max = merged;
-  *sum = fmaf(l, *block_factor, *sum * *old_factor);
-}
-
-// What value sums are multiplied by at the end, first by *factor, then by *inverse.
-__device__ __forceinline__ void Finish(const float* sinks, int head, float max, float sum, float* factor, float* inverse) {
-  *factor = 1.0f;
-  if (sinks != nullptr) {
-    const float sink = sinks[head];
-    const float merged = sink > max ? sink : max;
-    *factor = Exp(max - merged);
-    sum = fmaf(sum, *factor, Exp(sink - merged));
-  }
-  *inverse = 1.0f / sum;
-}
-
 template <int kWarps, int kChunks>
 __global__ void __launch_bounds__(kWarps * 32, 1) AttentionKernel(AttentionArgs args, Tiling tiling, SplitPlan split) {
   const KvLayer& cache = args.cache;
@@ -169,7 +55,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) AttentionKernel(AttentionArgs 
 
   SharedCarver carver;
   float* const stage = carver.Take<float>(kDims * kKeys);
-  float4* const weights = carver.Take<float4>(kWarps * kKeys) + warp * kKeys;            // [key], a float a query
+  float4* const weights = carver.Take<float4>(kWarps * kKeys) + warp * kKeys;  // [key], a float a query
   float4* const scaled_q = carver.Take<float4>(kWarps * kChunks * kDims) + warp * kChunks * kDims;  // [dim]
 
   // This warp's queries; those beyond the tile's last do as the first does, and are not stored.
@@ -385,38 +271,53 @@ constexpr int kManyWarps = 8;
 constexpr int kFewWarps = 2;
 constexpr int kSplitFromBlocks = 4;  // shorter contexts are not worth a second kernel
 
+// How a step is cut.
+struct Cut {
+  bool few = false;     // decode: a row or so a sequence, so that a tile of many queries would be mostly empty
+  int blocks = 0;       // of keys, of the longest sequence
+  size_t of_state = 0;  // floats
+  bool split = false;
+};
+
+Cut CutOf(const AttentionArgs& args, int multiprocessors) {
+  const SliceTable& slices = args.slices;
+  const int group = args.heads / args.cache.kv_heads;
+  Cut cut;
+  cut.few = slices.n_rows * group <= kFewWarps * kQueries * slices.n_slices;
+  cut.blocks = (slices.max_positions + kKeys - 1) / kKeys;
+  cut.of_state = static_cast<size_t>(slices.n_rows) * static_cast<size_t>(args.heads) *
+                 static_cast<size_t>(args.cache.head_dim + 2);
+  const int queries = kQueries * (cut.few ? kFewWarps : kManyWarps);
+  const int tiles = args.cache.kv_heads * (slices.n_rows * group / queries + 1);
+  cut.split = cut.blocks >= kSplitFromBlocks && tiles < 2 * multiprocessors;
+  return cut;
+}
+
 }  // namespace
 
-size_t AttentionScratchFloats(int n_rows, int heads, int head_dim) {
-  return 2 * static_cast<size_t>(n_rows) * static_cast<size_t>(heads) * static_cast<size_t>(head_dim + 2);
+size_t AttentionScratchFloats(const AttentionArgs& args, int multiprocessors) {
+  const Cut cut = CutOf(args, multiprocessors);
+  return cut.split ? cut.of_state * static_cast<size_t>(cut.blocks + 1) : 0;
 }
 
 void LaunchAttention(const AttentionArgs& args, const AttentionScratch& scratch, Queue* queue) {
-  const SliceTable& slices = args.slices;
-  const int group = args.heads / args.cache.kv_heads;
-  // Decode: a row or so a sequence, so that a tile of many queries would be mostly empty.
-  const bool few = slices.n_rows * group <= kFewWarps * kQueries * slices.n_slices;
-  const int tiles = args.cache.kv_heads * (slices.n_rows * group / (kQueries * (few ? kFewWarps : kManyWarps)) + 1);
-  const int blocks = (slices.max_positions + kKeys - 1) / kKeys;
-  const size_t of_state = static_cast<size_t>(slices.n_rows) * static_cast<size_t>(args.heads) *
-                          static_cast<size_t>(args.cache.head_dim + 2);
-  const size_t waves_fit = scratch.floats / of_state;
-  const bool do_split = blocks >= kSplitFromBlocks && tiles < 2 * scratch.multiprocessors && waves_fit >= 2;
-  if (!do_split) {
-    return few ? LaunchDims<kFewWarps>(args, {}, queue) : LaunchDims<kManyWarps>(args, {}, queue);
+  const Cut cut = CutOf(args, scratch.multiprocessors);
+  const size_t states = scratch.floats / cut.of_state;
+  if (!cut.split || states < 2) {
+    return cut.few ? LaunchDims<kFewWarps>(args, {}, queue) : LaunchDims<kManyWarps>(args, {}, queue);
   }
   SplitPlan split;
   split.sums = scratch.memory;
-  split.contributions = scratch.memory + of_state;
+  split.contributions = scratch.memory + cut.of_state;
   split.stride = args.cache.head_dim + 2;
-  const int wave = static_cast<int>(waves_fit - 1 < static_cast<size_t>(blocks) ? waves_fit - 1 : blocks);
-  for (split.begin = 0; split.begin < blocks; split.begin += wave) {
-    split.count = blocks - split.begin < wave ? blocks - split.begin : wave;
+  const int wave = static_cast<int>(states - 1 < static_cast<size_t>(cut.blocks) ? states - 1 : cut.blocks);
+  for (split.begin = 0; split.begin < cut.blocks; split.begin += wave) {
+    split.count = cut.blocks - split.begin < wave ? cut.blocks - split.begin : wave;
     split.first = split.begin == 0;
-    split.last = split.begin + split.count == blocks;
-    few ? LaunchDims<kFewWarps>(args, split, queue) : LaunchDims<kManyWarps>(args, split, queue);
+    split.last = split.begin + split.count == cut.blocks;
+    cut.few ? LaunchDims<kFewWarps>(args, split, queue) : LaunchDims<kManyWarps>(args, split, queue);
     Launch("Attention, merge", MergeKernel,
-           {static_cast<unsigned>(slices.n_rows), static_cast<unsigned>(args.heads)}, 64, 0, queue, args, split);
+           {static_cast<unsigned>(args.slices.n_rows), static_cast<unsigned>(args.heads)}, 64, 0, queue, args, split);
   }
 }
 

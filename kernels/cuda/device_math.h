@@ -1,5 +1,5 @@
-// The contract's own functions on the device: exp, sigmoid, cos and sin, and the sums of sixteen lanes. Same steps, same
-// constants and so the same bits as kernels/cpu/simd.h and row_ops_kernel.inc.
+// The contract's own functions on the device: exp, sigmoid, cos and sin, and the sums of sixteen lanes. Same steps,
+// same constants and so the same bits as kernels/cpu/simd.h and row_ops_kernel.inc.
 #ifndef LAYOVER_KERNELS_CUDA_DEVICE_MATH_H_
 #define LAYOVER_KERNELS_CUDA_DEVICE_MATH_H_
 
@@ -12,10 +12,18 @@ inline constexpr uint32_t kAllLanes = 0xffffffffu;
 inline constexpr float kMinusInfinity = -__builtin_huge_valf();
 
 // b where either is a NaN, as the CPU's.
-__device__ __forceinline__ float Max(float a, float b) { return a > b ? a : b; }
-__device__ __forceinline__ float Min(float a, float b) { return a < b ? a : b; }
-__device__ __forceinline__ int MaxInt(int a, int b) { return a > b ? a : b; }
-__device__ __forceinline__ int MinInt(int a, int b) { return a < b ? a : b; }
+__device__ __forceinline__ float Max(float a, float b) {
+  return a > b ? a : b;
+}
+__device__ __forceinline__ float Min(float a, float b) {
+  return a < b ? a : b;
+}
+__device__ __forceinline__ int MaxInt(int a, int b) {
+  return a > b ? a : b;
+}
+__device__ __forceinline__ int MinInt(int a, int b) {
+  return a < b ? a : b;
+}
 
 // p * 2^n, rounded once.
 __device__ __forceinline__ float ScaleByPowerOf2(float p, float n) {
@@ -44,7 +52,9 @@ __device__ __forceinline__ float Exp(float x) {
   return ScaleByPowerOf2(p, n);
 }
 
-__device__ __forceinline__ float Sigmoid(float x) { return 1.0f / (1.0f + Exp(0.0f - x)); }
+__device__ __forceinline__ float Sigmoid(float x) {
+  return 1.0f / (1.0f + Exp(0.0f - x));
+}
 
 // cos and sin of x >= 0.
 __device__ __forceinline__ void CosSin(double x, double* cos_out, double* sin_out) {

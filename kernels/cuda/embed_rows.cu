@@ -25,8 +25,8 @@ struct FloatTable {
   __device__ __forceinline__ float Value(int row, int k) const {
     constexpr int kPerUnit = 16 / kBytes;
     const long long units = (cols + kPerUnit - 1) / kPerUnit;
-    const uint8_t* unit = data + ((row / kFloatTileOutputs * units + k / kPerUnit) * kFloatTileOutputs +
-                                  row % kFloatTileOutputs) * 16;
+    const uint8_t* unit =
+        data + ((row / kFloatTileOutputs * units + k / kPerUnit) * kFloatTileOutputs + row % kFloatTileOutputs) * 16;
     if (kBytes == 4) return reinterpret_cast<const float*>(unit)[k % kPerUnit];
     const uint16_t half = reinterpret_cast<const uint16_t*>(unit)[k % kPerUnit];
     return kBrain ? __uint_as_float(static_cast<uint32_t>(half) << 16) : HalfToFloat(half);

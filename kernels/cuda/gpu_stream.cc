@@ -93,19 +93,57 @@ void GpuStream::Attention(const AttentionArgs& args) {
   if (args.slices.n_rows <= 0) return;
   AttentionScratch scratch;
   scratch.multiprocessors = multiprocessors_;
-  // Without scratch every tile goes through all its blocks; so does a step of many rows.
-  scratch.memory = static_cast<float*>(Scratch(kAttentionScratchBytes, &attention_scratch_));
-  scratch.floats = scratch.memory == nullptr ? 0 : attention_scratch_->bytes() / sizeof(float);
+  const size_t wanted = AttentionScratchFloats(args, multiprocessors_) * sizeof(float);
+  if (wanted > 0) {
+    scratch.memory = static_cast<float*>(Scratch(std::min(wanted, kAttentionScratchBytes), &attention_scratch_));
+    if (scratch.memory != nullptr) scratch.floats = attention_scratch_->bytes() / sizeof(float);
+  }
   LaunchAttention(args, scratch, queue_.get());
 }
 
 void GpuStream::Gated(const GatedArgs& args) {
-  LAYOVER_CHECK(args.gate_stride >= args.dim && args.up_stride >= args.dim && args.out_stride >= args.dim);
+  LAYOVER_CHECK(args.gate_stride >= args.dim && args.out_stride >= args.dim);
+  if (args.up != nullptr) {
+    LAYOVER_CHECK(args.up_stride >= args.dim);
+  } else {
+    LAYOVER_CHECK(args.kind != GateKind::kClampedSwiglu);
+  }
   if (args.n_rows > 0 && args.dim > 0) LaunchGated(args, queue_.get());
 }
 
 void GpuStream::GatherRows(const GatherRowsArgs& args) {
   if (args.n_rows > 0 && args.dim > 0) LaunchGatherRows(args, queue_.get());
+}
+
+void GpuStream::CausalConv(const CausalConvArgs& args) {
+  LAYOVER_CHECK(args.channels > 0 && args.taps >= 1 && args.taps <= limits::kMaxConvTaps && args.out != args.u);
+  if (args.slices.n_rows > 0) LaunchCausalConv(args, queue_.get());
+}
+
+void GpuStream::GatedDeltaNet(const GatedDeltaNetArgs& args) {
+  LAYOVER_CHECK(args.dim > 0 && args.dim <= limits::kMaxHeadDim && args.key_heads > 0 && args.value_heads > 0);
+  LAYOVER_CHECK(args.value_heads % args.key_heads == 0);
+  if (args.slices.n_rows > 0) LaunchGatedDeltaNet(args, queue_.get());
+}
+
+void GpuStream::MoeRoute(const MoeRouteArgs& args) {
+  LAYOVER_CHECK(args.k > 0 && args.k <= args.experts && args.experts <= limits::kMaxExperts);
+  if (args.n_rows > 0) LaunchMoeRoute(args, queue_.get());
+}
+
+void GpuStream::MoeMatMul(const MoeMatMulArgs& args) {
+  LAYOVER_CHECK(args.weight != nullptr && args.k > 0);
+  if (args.n_rows <= 0) return;
+  if (args.weight->activation == ActivationFormat::kA16) {
+    LaunchMoeMatMulInteger(args, DataOf(*args.weight), queue_.get());
+  } else {
+    LaunchMoeMatMulFloat(args, DataOf(*args.weight), queue_.get());
+  }
+}
+
+void GpuStream::MoeCombine(const MoeCombineArgs& args) {
+  LAYOVER_CHECK(args.k > 0 && args.dim > 0);
+  if (args.n_rows > 0) LaunchMoeCombine(args, queue_.get());
 }
 
 void* GpuStream::Scratch(size_t bytes, std::unique_ptr<GpuBuffer>* buffer) {
@@ -124,11 +162,13 @@ void* GpuStream::Scratch(size_t bytes, std::unique_ptr<GpuBuffer>* buffer) {
 
 void GpuStream::ReadKvRows(const KvLayer& cache, int page, int row_begin, int row_end, void* k_rows, void* v_rows) {
   CheckRows(cache, page, row_begin, row_end);
-  const size_t bytes = KvRowBytes(cache.type, cache.kv_heads, cache.head_dim) * static_cast<size_t>(row_end - row_begin);
+  const size_t bytes =
+      KvRowBytes(cache.type, cache.kv_heads, cache.head_dim) * static_cast<size_t>(row_end - row_begin);
   uint8_t* const scratch = static_cast<uint8_t*>(Scratch(2 * bytes, &rows_));
   if (scratch == nullptr) return;
   LaunchReadKvRows({cache, page, row_begin, row_end, k_rows != nullptr ? scratch : nullptr,
-                    v_rows != nullptr ? scratch + bytes : nullptr}, queue_.get());
+                    v_rows != nullptr ? scratch + bytes : nullptr},
+                   queue_.get());
   if (k_rows != nullptr) queue_->CopyToHost(k_rows, scratch, bytes);
   if (v_rows != nullptr) queue_->CopyToHost(v_rows, scratch + bytes, bytes);
 }
@@ -136,13 +176,15 @@ void GpuStream::ReadKvRows(const KvLayer& cache, int page, int row_begin, int ro
 void GpuStream::WriteKvRows(const KvLayer& cache, int page, int row_begin, int row_end, const void* k_rows,
                             const void* v_rows) {
   CheckRows(cache, page, row_begin, row_end);
-  const size_t bytes = KvRowBytes(cache.type, cache.kv_heads, cache.head_dim) * static_cast<size_t>(row_end - row_begin);
+  const size_t bytes =
+      KvRowBytes(cache.type, cache.kv_heads, cache.head_dim) * static_cast<size_t>(row_end - row_begin);
   uint8_t* const scratch = static_cast<uint8_t*>(Scratch(2 * bytes, &rows_));
   if (scratch == nullptr) return;
   if (k_rows != nullptr) queue_->CopyToDevice(scratch, k_rows, bytes);
   if (v_rows != nullptr) queue_->CopyToDevice(scratch + bytes, v_rows, bytes);
   LaunchWriteKvRows({cache, page, row_begin, row_end, k_rows != nullptr ? scratch : nullptr,
-                     v_rows != nullptr ? scratch + bytes : nullptr}, queue_.get());
+                     v_rows != nullptr ? scratch + bytes : nullptr},
+                    queue_.get());
 }
 
 void GpuStream::CopyKvPage(const KvLayer& cache, int src_page, int dst_page, int rows) {

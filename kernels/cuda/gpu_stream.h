@@ -1,5 +1,5 @@
-// A stream of the CUDA back end: arguments are checked as far as the host can see them, then kernels are put in a queue.
-// What lies on the card (ids, slices, page tables) is not looked at.
+// A stream of the CUDA back end: arguments are checked as far as the host can see them, then kernels are put in a
+// queue. What lies on the card (ids, slices, page tables) is not looked at.
 #ifndef LAYOVER_KERNELS_CUDA_GPU_STREAM_H_
 #define LAYOVER_KERNELS_CUDA_GPU_STREAM_H_
 
@@ -26,6 +26,12 @@ class GpuStream : public Stream {
   void Gated(const GatedArgs& args) override;
   void GatherRows(const GatherRowsArgs& args) override;
 
+  void CausalConv(const CausalConvArgs& args) override;
+  void GatedDeltaNet(const GatedDeltaNetArgs& args) override;
+  void MoeRoute(const MoeRouteArgs& args) override;
+  void MoeMatMul(const MoeMatMulArgs& args) override;
+  void MoeCombine(const MoeCombineArgs& args) override;
+
   void ReadKvRows(const KvLayer& cache, int page, int row_begin, int row_end, void* k_rows, void* v_rows) override;
   void WriteKvRows(const KvLayer& cache, int page, int row_begin, int row_end, const void* k_rows,
                    const void* v_rows) override;
@@ -48,8 +54,8 @@ class GpuStream : public Stream {
   const int multiprocessors_;
   absl::Status error_;
   std::unique_ptr<GpuBuffer> attention_scratch_;
-  std::unique_ptr<GpuBuffer> rows_;    // canonical rows on their way
-  std::unique_ptr<Queue> queue_;       // first to go: it waits for what uses the buffers
+  std::unique_ptr<GpuBuffer> rows_;  // canonical rows on their way
+  std::unique_ptr<Queue> queue_;     // first to go: it waits for what uses the buffers
 };
 
 }  // namespace layover::gpu

@@ -1,6 +1,6 @@
 // The kernels of the CUDA back end as functions that put them in a queue. Arguments are checked by gpu_stream.cc; sizes
-// of zero never come here. What each computes, and in which order, is the contract of kernels/ops.h to the bit: the same
-// sums in the same order as the CPU back end, whatever the number of rows.
+// of zero never come here. What each computes, and in which order, is the contract of kernels/ops.h to the bit: the
+// same sums in the same order as the CPU back end, whatever the number of rows.
 #ifndef LAYOVER_KERNELS_CUDA_KERNELS_H_
 #define LAYOVER_KERNELS_CUDA_KERNELS_H_
 
@@ -25,6 +25,14 @@ void LaunchEmbedRows(const EmbedRowsArgs& args, const void* weights, Queue* queu
 void LaunchMatMulInteger(const MatMulArgs& args, const void* weights, Queue* queue);
 void LaunchMatMulFloat(const MatMulArgs& args, const void* weights, Queue* queue);
 
+// An expert a choice; bits are MatMul's with that expert.
+void LaunchMoeMatMulInteger(const MoeMatMulArgs& args, const void* weights, Queue* queue);
+void LaunchMoeMatMulFloat(const MoeMatMulArgs& args, const void* weights, Queue* queue);
+void LaunchMoeRoute(const MoeRouteArgs& args, Queue* queue);
+void LaunchMoeCombine(const MoeCombineArgs& args, Queue* queue);
+void LaunchCausalConv(const CausalConvArgs& args, Queue* queue);
+void LaunchGatedDeltaNet(const GatedDeltaNetArgs& args, Queue* queue);
+
 void LaunchStoreKv(const StoreKvArgs& args, Queue* queue);
 
 // Rows [row_begin, row_end) of a page from or to canonical rows in device memory; a null half is left out.
@@ -46,8 +54,8 @@ struct AttentionScratch {
   size_t floats = 0;
   int multiprocessors = 0;
 };
-// What the smallest wave needs.
-size_t AttentionScratchFloats(int n_rows, int heads, int head_dim);
+// So many do for all blocks in one wave; 0 where blocks are not shared. With fewer there are more waves, or none.
+size_t AttentionScratchFloats(const AttentionArgs& args, int multiprocessors);
 void LaunchAttention(const AttentionArgs& args, const AttentionScratch& scratch, Queue* queue);
 
 }  // namespace layover::gpu

@@ -1,5 +1,5 @@
-// Where a K/V value lies in a page on the card. k_pool and v_pool are [n_pages][kv_heads] head blocks of 64 tokens; of a
-// head's canonical row (KvType in ops.h) the values and the scales stand apart:
+// Where a K/V value lies in a page on the card. k_pool and v_pool are [n_pages][kv_heads] head blocks of 64 tokens; of
+// a head's canonical row (KvType in ops.h) the values and the scales stand apart:
 //
 //   K   values [units of 16 bytes][64 tokens][16 bytes]   a lane per key loads 16 bytes, neighbours next to each other
 //       scales [head_dim / 32][64] f16                    q8_0, q4_0

@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(128) MoveKvRowsKernel(KvRowsMove move) {
   if (rows == nullptr || at >= head_bytes * cache.kv_heads) return;
   const int row = static_cast<int>(blockIdx.y);
   uint8_t* canonical = rows + static_cast<long long>(row) * head_bytes * cache.kv_heads + at;
-  uint8_t* in_page = HeadOf(cache, is_k, move.page, at / head_bytes) +
-                     CanonicalAt(cache, is_k, move.row_begin + row, at % head_bytes);
+  uint8_t* in_page =
+      HeadOf(cache, is_k, move.page, at / head_bytes) + CanonicalAt(cache, is_k, move.row_begin + row, at % head_bytes);
   if (kRead) {
     *reinterpret_cast<uint16_t*>(canonical) = *reinterpret_cast<const uint16_t*>(in_page);
   } else {
@@ -162,7 +162,8 @@ void LaunchWriteKvRows(const KvRowsMove& move, Queue* queue) {
          move);
 }
 void LaunchCopyKvPage(const KvLayer& cache, int src_page, int dst_page, int rows, Queue* queue) {
-  Launch("CopyKvPage", CopyKvPageKernel, RowGrid(cache, kKeys), 128, 0, queue, PageCopy{cache, src_page, dst_page, rows});
+  Launch("CopyKvPage", CopyKvPageKernel, RowGrid(cache, kKeys), 128, 0, queue,
+         PageCopy{cache, src_page, dst_page, rows});
 }
 
 }  // namespace layover::gpu

@@ -39,6 +39,7 @@ struct FloatProduct {
   int n_rows;
   int n_out;
   int cols;
+  ExpertChoices experts;
 };
 
 __device__ __forceinline__ void StoreFloatOutput(const FloatProduct& p, int row, int output, float sum) {
@@ -52,6 +53,13 @@ constexpr int kFewRows = 8;
 
 template <typename Weights>
 __global__ void __launch_bounds__(32) FewFloatRowsKernel(FloatProduct p) {
+  if (p.experts.chosen != nullptr) {
+    const long long choice = blockIdx.y, expert = p.experts.chosen[choice];
+    p.weights += expert * (p.experts.expert_bytes / 16);
+    p.x += (p.experts.x_per_choice ? choice : choice / p.experts.k) * p.cols;
+    p.out += choice * p.out_stride;
+    if (p.bias != nullptr) p.bias += expert * p.n_out;
+  }
   const int lane = static_cast<int>(threadIdx.x);
   const int output = static_cast<int>(blockIdx.x) * kFloatTileOutputs + lane;
   const int units = (p.cols + Weights::kPerUnit - 1) / Weights::kPerUnit;
@@ -136,10 +144,13 @@ __global__ void __launch_bounds__(256) ManyFloatRowsKernel(FloatProduct p) {
 }
 
 template <typename Weights>
-void LaunchFloatProduct(const FloatProduct& p, Queue* queue) {
+void LaunchFloatProduct(FloatProduct p, int choices, Queue* queue) {
   if (p.n_rows <= kFewRows) {
-    const unsigned tiles = static_cast<unsigned>(p.n_out + kFloatTileOutputs - 1) / kFloatTileOutputs;
-    Launch("MatMul, few rows", FewFloatRowsKernel<Weights>, {tiles}, 32, 0, queue, p);
+    const int tiles = (p.n_out + kFloatTileOutputs - 1) / kFloatTileOutputs;
+    const int units = (p.cols + Weights::kPerUnit - 1) / Weights::kPerUnit;
+    p.experts.expert_bytes = static_cast<long long>(tiles) * units * kFloatTileOutputs * 16;
+    Launch("MatMul, few rows", FewFloatRowsKernel<Weights>,
+           {static_cast<unsigned>(tiles), static_cast<unsigned>(choices)}, 32, 0, queue, p);
     return;
   }
   const Grid grid = {static_cast<unsigned>(p.n_out + kTile - 1) / kTile,
@@ -147,22 +158,49 @@ void LaunchFloatProduct(const FloatProduct& p, Queue* queue) {
   Launch("MatMul, many rows", ManyFloatRowsKernel<Weights>, grid, 256, 0, queue, p);
 }
 
-}  // namespace
-
-void LaunchMatMulFloat(const MatMulArgs& args, const void* weights, Queue* queue) {
-  const FloatProduct p{static_cast<const uint4*>(weights), static_cast<const float*>(args.x), args.out,     args.bias,
-                       args.residual,                      args.out_stride,                   args.n_rows,
-                       args.weight->rows,                  args.weight->cols};
-  switch (args.weight->type) {
+void LaunchOfType(WeightType type, const FloatProduct& p, int choices, Queue* queue) {
+  switch (type) {
     case WeightType::kF32:
-      return LaunchFloatProduct<F32Weights>(p, queue);
+      return LaunchFloatProduct<F32Weights>(p, choices, queue);
     case WeightType::kF16:
-      return LaunchFloatProduct<F16Weights>(p, queue);
+      return LaunchFloatProduct<F16Weights>(p, choices, queue);
     case WeightType::kBF16:
-      return LaunchFloatProduct<BF16Weights>(p, queue);
+      return LaunchFloatProduct<BF16Weights>(p, choices, queue);
     default:
       return;  // PackWeight refuses the others
   }
+}
+
+}  // namespace
+
+void LaunchMatMulFloat(const MatMulArgs& args, const void* weights, Queue* queue) {
+  FloatProduct p = {};
+  p.weights = static_cast<const uint4*>(weights);
+  p.x = static_cast<const float*>(args.x);
+  p.out = args.out;
+  p.bias = args.bias;
+  p.residual = args.residual;
+  p.out_stride = args.out_stride;
+  p.n_rows = args.n_rows;
+  p.n_out = args.weight->rows;
+  p.cols = args.weight->cols;
+  LaunchOfType(args.weight->type, p, 1, queue);
+}
+
+void LaunchMoeMatMulFloat(const MoeMatMulArgs& args, const void* weights, Queue* queue) {
+  FloatProduct p = {};
+  p.weights = static_cast<const uint4*>(weights);
+  p.x = static_cast<const float*>(args.x);
+  p.out = args.out;
+  p.bias = args.bias;
+  p.out_stride = args.weight->rows;
+  p.n_rows = 1;
+  p.n_out = args.weight->rows;
+  p.cols = args.weight->cols;
+  p.experts.chosen = args.chosen;
+  p.experts.k = args.k;
+  p.experts.x_per_choice = args.x_per_choice;
+  LaunchOfType(args.weight->type, p, args.n_rows * args.k, queue);
 }
 
 }  // namespace layover::gpu

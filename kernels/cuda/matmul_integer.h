@@ -1,8 +1,10 @@
 // The products of integer weights, on the tensor cores: int8 halves of the 16-bit activations times int8 quants, exact
 // int32 dots of 32 (or 16) columns, then the contract's chain of fused float steps per output, blocks ascending. Both
-// kernels give the bits of kernels/cpu/matmul_scalar.cc, so decode and prefill agree, and rows do not know of each other.
+// kernels give the bits of kernels/cpu/matmul_scalar.cc, so decode and prefill agree, and rows do not know of each
+// other.
 //
-//   FewRowsKernel   up to 8 rows. Four warps share the columns of 8 outputs; what a block of columns contributes waits in
+//   FewRowsKernel   up to 8 rows. Four warps share the columns of 8 outputs; what a block of columns contributes waits
+//   in
 //                   shared memory as (dot, scale) until the chain of its output comes by.
 //   ManyRowsKernel  64 rows by 128 outputs; activations come in by asynchronous copies, weights go from memory straight
 //                   into the registers of the one warp that needs them.
@@ -16,7 +18,7 @@
 
 namespace layover::gpu {
 
-// MatMulArgs for the device, one expert.
+// MatMulArgs for the device; or MoeMatMulArgs, where n_rows is 1.
 struct Product {
   const uint8_t* weights = nullptr;
   const uint8_t* x = nullptr;  // [n_rows] prepared rows of x_row_bytes
@@ -28,7 +30,17 @@ struct Product {
   int n_rows = 0;
   int n_out = 0;
   int blocks = 0;  // of 32 columns
+  ExpertChoices experts;
 };
+
+// The product of one choice.
+__device__ __forceinline__ void TakeChoice(int choice, Product* p) {
+  const long long expert = p->experts.chosen[choice];
+  p->weights += expert * p->experts.expert_bytes;
+  p->x += (p->experts.x_per_choice ? choice : choice / p->experts.k) * p->x_row_bytes;
+  p->out += static_cast<long long>(choice) * p->out_stride;
+  if (p->bias != nullptr) p->bias += expert * p->n_out;
+}
 
 __device__ __forceinline__ void StoreOutput(const Product& p, int row, int output, float sum) {
   const long long at = static_cast<long long>(row) * p.out_stride + output;
@@ -37,7 +49,8 @@ __device__ __forceinline__ void StoreOutput(const Product& p, int row, int outpu
   p.out[at] = sum;
 }
 
-// Exact dots of a block: d[group][i] of fragment element i (row g + 8 (i / 2), output 2 t + i % 2), offsets not yet off.
+// Exact dots of a block: d[group][i] of fragment element i (row g + 8 (i / 2), output 2 t + i % 2), offsets not yet
+// off.
 template <typename Format>
 __device__ __forceinline__ void BlockDots(const uint32_t (&high)[4], const uint32_t (&low)[4], const uint32_t (&w)[2],
                                           int32_t (&dot)[Format::kGroups][4]) {
@@ -85,6 +98,7 @@ __host__ __device__ constexpr int TermsOfStep(int n_rows) {
 
 template <typename Format>
 __global__ void __launch_bounds__(kFewWarps * 32, 1) FewRowsKernel(Product p) {
+  if (p.experts.chosen != nullptr) TakeChoice(static_cast<int>(blockIdx.y), &p);
   SharedCarver carver;
   const int per_step = TermsOfStep<Format>(p.n_rows);
   Term* const terms = carver.Take<Term>(2 * per_step);
@@ -97,7 +111,8 @@ __global__ void __launch_bounds__(kFewWarps * 32, 1) FewRowsKernel(Product p) {
   const int per_group = p.n_rows * kTileOutputs;
   const bool has_row = g < p.n_rows;
   const uint8_t* const row = p.x + (has_row ? g : 0) * p.x_row_bytes;
-  const A16Info* const infos = reinterpret_cast<const A16Info*>(row + static_cast<long long>(p.blocks) * kA16ValueBytes);
+  const A16Info* const infos =
+      reinterpret_cast<const A16Info*>(row + static_cast<long long>(p.blocks) * kA16ValueBytes);
 
   typename Format::Share share = {}, next = {};
   if (warp < chunks) Format::Load(tile + static_cast<long long>(warp) * Format::kChunkBytes, lane, &share);
@@ -203,7 +218,7 @@ __global__ void __launch_bounds__(kManyWarps * 32, 1) ManyRowsKernel(Product p) 
   const int tile_begin = (static_cast<int>(blockIdx.x) * kManyWarps + warp) * kWarpTiles;
   const int row_tiles = MinInt(kRowTiles, (p.n_rows - row_begin + 15) / 16);
 
-  const auto load = [&](int chunk, typename Format::Share (&shares)[kWarpTiles]) {
+  const auto load = [&](int chunk, typename Format::Share(&shares)[kWarpTiles]) {
     GPU_UNROLL
     for (int n = 0; n < kWarpTiles; ++n) {
       const long long tile = MinInt(tile_begin + n, tiles - 1);
@@ -282,14 +297,18 @@ __global__ void __launch_bounds__(kManyWarps * 32, 1) ManyRowsKernel(Product p) 
 }
 
 template <typename Format>
-void LaunchIntegerProduct(const Product& p, Queue* queue) {
+void LaunchFewRows(const Product& p, unsigned choices, Queue* queue) {
   const unsigned tiles = static_cast<unsigned>(p.n_out + kTileOutputs - 1) / kTileOutputs;
-  if (p.n_rows <= kFewRows) {
-    const size_t terms = 2 * static_cast<size_t>(TermsOfStep<Format>(p.n_rows)) * sizeof(Term);
-    Launch("MatMul, few rows", FewRowsKernel<Format>, {tiles}, kFewWarps * 32, Format::kHasMinimum ? 2 * terms : terms,
-           queue, p);
-    return;
-  }
+  const size_t terms = 2 * static_cast<size_t>(TermsOfStep<Format>(p.n_rows)) * sizeof(Term);
+  Launch("MatMul, few rows", FewRowsKernel<Format>, {tiles, choices}, kFewWarps * 32,
+         Format::kHasMinimum ? 2 * terms : terms, queue, p);
+}
+
+template <typename Format>
+void LaunchIntegerProduct(Product p, int choices, Queue* queue) {
+  p.experts.expert_bytes = static_cast<long long>((p.n_out + kTileOutputs - 1) / kTileOutputs) *
+                           ((p.blocks + kChunkBlocks - 1) / kChunkBlocks) * Format::kChunkBytes;
+  if (p.n_rows <= kFewRows) return LaunchFewRows<Format>(p, static_cast<unsigned>(choices), queue);
   const unsigned row_blocks = static_cast<unsigned>(p.n_rows + kManyRows - 1) / kManyRows;
   const unsigned columns = static_cast<unsigned>(p.n_out + kManyOutputs - 1) / kManyOutputs;
   Launch("MatMul, many rows", ManyRowsKernel<Format>, {columns, row_blocks}, kManyWarps * 32, kManyShared, queue, p);

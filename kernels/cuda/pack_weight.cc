@@ -147,7 +147,8 @@ size_t PackedBytes(WeightType type, int experts, int rows, int cols) {
 absl::Status CheckWeightSource(const WeightSource& source) {
   const WeightTypeTraits* traits = WeightTypeInfo(static_cast<uint32_t>(source.type));
   if (traits == nullptr) return InvalidArgument("weight type {} is unknown", static_cast<uint32_t>(source.type));
-  if (!SupportsWeight(source.type)) return InvalidArgument("the CUDA back end has no product for {} weights", traits->name);
+  if (!SupportsWeight(source.type))
+    return InvalidArgument("the CUDA back end has no product for {} weights", traits->name);
   if (source.experts <= 0 || source.rows <= 0 || source.cols <= 0 || source.experts > limits::kMaxExperts) {
     return InvalidArgument("a weight of {} experts, {} rows, {} columns", source.experts, source.rows, source.cols);
   }

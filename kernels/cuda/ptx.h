@@ -15,8 +15,12 @@
 
 namespace layover::gpu {
 
-__device__ __forceinline__ float HalfToFloat(uint16_t half) { return __half2float(__ushort_as_half(half)); }
-__device__ __forceinline__ uint16_t FloatToHalf(float x) { return __half_as_ushort(__float2half_rn(x)); }
+__device__ __forceinline__ float HalfToFloat(uint16_t half) {
+  return __half2float(__ushort_as_half(half));
+}
+__device__ __forceinline__ uint16_t FloatToHalf(float x) {
+  return __half_as_ushort(__float2half_rn(x));
+}
 
 __device__ __forceinline__ int32_t Dot4(uint32_t a, uint32_t b, int32_t c) {
   return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
@@ -50,7 +54,9 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* p) {
 __device__ __forceinline__ void CopyAsync16(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(shared)), "l"(global) : "memory");
 }
-__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void CommitCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 template <int kPending>
 __device__ __forceinline__ void WaitCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -81,9 +87,9 @@ template <typename... Parameters, typename... Arguments>
 void Launch(const char* name, void (*kernel)(Parameters...), Grid grid, int threads, size_t shared_bytes, Queue* queue,
             const Arguments&... arguments) {
   if (shared_bytes > 48 * 1024) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-        static_cast<int>(shared_bytes));
+    const cudaError_t error =
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared_bytes));
     if (error != cudaSuccess) return NoteLaunchError(queue, name, error);
   }
   cudaLaunchConfig_t config = {};

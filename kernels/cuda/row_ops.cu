@@ -75,13 +75,26 @@ __device__ __forceinline__ float Activate(GateKind kind, float g) {
   }
 }
 
+// gpt-oss. The bounds stand first, so that a NaN passes through.
+__device__ __forceinline__ float ClampedSwiglu(float g, float u) {
+  g = Min(7.0f, g);
+  u = Max(-7.0f, Min(7.0f, u));
+  return g / (1.0f + Exp(-1.702f * g)) * (u + 1.0f);
+}
+
 __global__ void __launch_bounds__(256) GatedKernel(GatedArgs args) {
-  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  const long long row = blockIdx.y;
+  const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  const long long row = blockIdx.x;
   if (i >= args.dim) return;
   const float gate = args.gate[row * args.gate_stride + i];
-  const float up = args.up[row * args.up_stride + i];
-  args.out[row * args.out_stride + i] = Activate(args.kind, gate) * up;
+  float out;
+  if (args.up == nullptr) {
+    out = Activate(args.kind, gate);
+  } else {
+    const float up = args.up[row * args.up_stride + i];
+    out = args.kind == GateKind::kClampedSwiglu ? ClampedSwiglu(gate, up) : Activate(args.kind, gate) * up;
+  }
+  args.out[row * args.out_stride + i] = out;
 }
 
 __global__ void __launch_bounds__(256) GatherRowsKernel(GatherRowsArgs args) {
@@ -108,7 +121,7 @@ void LaunchRope(const RopeArgs& args, Queue* queue) {
          queue, args);
 }
 void LaunchGated(const GatedArgs& args, Queue* queue) {
-  Launch("Gated", GatedKernel, {Blocks(args.dim, 256), static_cast<unsigned>(args.n_rows)}, 256, 0, queue, args);
+  Launch("Gated", GatedKernel, {static_cast<unsigned>(args.n_rows), Blocks(args.dim, 256)}, 256, 0, queue, args);
 }
 void LaunchGatherRows(const GatherRowsArgs& args, Queue* queue) {
   Launch("GatherRows", GatherRowsKernel, {static_cast<unsigned>(args.n_rows)}, 256, 0, queue, args);

@@ -1,6 +1,6 @@
-// What the CUDA back end needs of the runtime: memory, queues, events. Two implementations: runtime_cuda.cc over NVIDIA's
-// runtime, and kernels/emulation/runtime.cc, whose queues run their entries late, in an order that the seed chooses, so
-// that nothing works by luck.
+// What the CUDA back end needs of the runtime: memory, queues, events. Two implementations: runtime_cuda.cc over
+// NVIDIA's runtime, and kernels/emulation/runtime.cc, whose queues run their entries late, in an order that the seed
+// chooses, so that nothing works by luck.
 //
 // A queue belongs to one host thread. Pointers handed to a queue's operations stay valid until it is synchronised.
 #ifndef LAYOVER_KERNELS_CUDA_RUNTIME_H_
@@ -39,7 +39,7 @@ struct CardInfo {
   std::string name;          // "NVIDIA GeForce RTX 3090"
   std::string architecture;  // "sm_86"
   int multiprocessors = 0;
-  size_t shared_bytes = 0;   // dynamic, of a block
+  size_t shared_bytes = 0;  // dynamic, of a block
   int64_t memory_bytes = 0;
 };
 

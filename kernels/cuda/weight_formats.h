@@ -1,5 +1,5 @@
-// How kernels read the integer weight types (weight_layout.h): a lane's share of a chunk, loaded in 16-byte pieces, and of
-// each of its four blocks the words that mma.sync takes and the scales of the two outputs whose sums the lane holds.
+// How kernels read the integer weight types (weight_layout.h): a lane's share of a chunk, loaded in 16-byte pieces, and
+// of each of its four blocks the words that mma.sync takes and the scales of the two outputs whose sums the lane holds.
 //
 // Quants are taken as they are stored, without their offset; kOffset times the sum of the activations is taken off the
 // dot product instead, in exact integers.
@@ -12,8 +12,12 @@
 
 namespace layover::gpu {
 
-__device__ __forceinline__ float LowHalf(uint32_t pair) { return HalfToFloat(static_cast<uint16_t>(pair & 0xffff)); }
-__device__ __forceinline__ float HighHalf(uint32_t pair) { return HalfToFloat(static_cast<uint16_t>(pair >> 16)); }
+__device__ __forceinline__ float LowHalf(uint32_t pair) {
+  return HalfToFloat(static_cast<uint16_t>(pair & 0xffff));
+}
+__device__ __forceinline__ float HighHalf(uint32_t pair) {
+  return HalfToFloat(static_cast<uint16_t>(pair >> 16));
+}
 
 // The f16 of output g, block b in a part of "halves".
 __device__ __forceinline__ float HalfOf(const uint8_t* halves, int g, int b) {

@@ -1,10 +1,7 @@
 // The engine has fixed arrays and no instrumented code: its own bookkeeping must not look like an access of a kernel.
 #include "kernels/emulation/engine.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -13,6 +10,8 @@
 #include "common/check.h"
 #include "fmt/format.h"
 #include "kernels/emulation/fiber.h"
+#include "kernels/emulation/picking.h"
+#include "kernels/emulation/shared_memory.h"
 
 #if defined(LAYOVER_EMULATION_TSAN)
 extern "C" {
@@ -32,13 +31,8 @@ ThreadView* current_thread = nullptr;
 
 namespace {
 
-constexpr int kMaxThreads = 1024;  // of a block, as on every card
-constexpr int kWarpLanes = 32;
-constexpr int kMaxWarps = kMaxThreads / kWarpLanes;
 constexpr size_t kStackBytes = 128 * 1024;
-constexpr int kMaxShared = 64;  // pieces of shared memory of a block
 constexpr int kMaxCopies = 64;  // asynchronous copies of one thread in flight
-constexpr size_t kRaceArenaBytes = size_t{1} << 30;
 
 enum class Waiting : uint8_t { kNo, kForBlock, kForWarp, kDone };
 
@@ -61,46 +55,6 @@ struct Thread {
   int group = 0;  // the one that the next commit closes
 };
 
-struct SharedPiece {
-  const void* key = nullptr;
-  int ordinal = 0;
-  void* data = nullptr;
-  size_t bytes = 0;
-};
-
-// splitmix64
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t Next() {
-    uint64_t z = state_ += 0x9e3779b97f4a7c15ull;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-    return z ^ z >> 31;
-  }
-  uint32_t Below(uint32_t n) { return static_cast<uint32_t>((Next() >> 32) * n >> 32); }
-
- private:
-  uint64_t state_;
-};
-
-// The lowest set bit of `bits` at or above `from`, else the lowest; bits is not 0.
-int NextBit(uint32_t bits, int from) {
-  const uint32_t above = from < kWarpLanes ? bits & (~0u << from) : 0;
-  return __builtin_ctz(above != 0 ? above : bits);
-}
-// The highest below `from`, else the highest.
-int PreviousBit(uint32_t bits, int from) {
-  const uint32_t below = from <= 0 ? 0 : from >= kWarpLanes ? bits : bits & ~(~0u << from);
-  return 31 - __builtin_clz(below != 0 ? below : bits);
-}
-
-// A loop that is no call of memset, which ThreadSanitizer would take for an access of the thread.
-void Poison(void* data, size_t bytes) {
-  volatile char* out = static_cast<char*>(data);
-  for (size_t i = 0; i < bytes; ++i) out[i] = static_cast<char>(0xff);
-}
-
 class Engine {
  public:
   std::string Run(const KernelLaunch& launch, const Settings& settings);
@@ -109,7 +63,7 @@ class Engine {
   void Rendezvous(const char* what, uint32_t mask, void* argument, Combine combine, Site site);
   void OrderWarpBefore() { ORDER_BEFORE(&warp_tags_[running_ / kWarpLanes]); }
   void OrderWarpAfter() { ORDER_AFTER(&warp_tags_[running_ / kWarpLanes]); }
-  void* Shared(const void* key, int ordinal, size_t bytes);
+  void* Static(const void* key, size_t bytes) { return shared_.Static(key, bytes); }
   void* Dynamic(int ordinal, size_t bytes, Site site);
   void Copy(void* to, const void* from, Site site);
   void Commit() { ++threads_[running_].group; }
@@ -120,17 +74,13 @@ class Engine {
   static void Entry();
   void RunBlock(const Index3& block);
   void RunThread();
-  void SetReady(int thread) { ready_[thread / kWarpLanes] |= 1u << thread % kWarpLanes; }
-  void SetUnready(int thread) { ready_[thread / kWarpLanes] &= ~(1u << thread % kWarpLanes); }
-  int PickWarp();
-  int Pick();
+  int Pick() { return ready_.Pick(settings_.schedule, running_, &random_); }
   void Wait();
   void GiveWay();
   [[noreturn]] void Leave();
   std::string Stuck() const;
   std::string ThreadName(int thread) const;
   uint32_t WaitingLanes(int warp, uint32_t mask) const;
-  void FreeShared();
 
   KernelLaunch launch_;
   Settings settings_;
@@ -144,10 +94,9 @@ class Engine {
   int at_barrier_ = 0;
   Site barrier_site_;      // where they wait
   int barrier_first_ = 0;  // and who came first
-  uint32_t ready_[kMaxWarps] = {};
+  ReadyThreads ready_;
   size_t block_number_ = 0;
-  SharedPiece shared_[kMaxShared];
-  int n_shared_ = 0;
+  SharedMemory shared_;
   std::string report_;
   // What ThreadSanitizer orders by: a barrier's, the warps' barriers', the launch's begin and (another one, else a
   // thread that ended early would seem ordered before one that began late) its end.
@@ -155,8 +104,6 @@ class Engine {
   char warp_tags_[kMaxWarps] = {};
   char begin_tag_ = 0;
   char end_tag_ = 0;
-  char* race_arena_ = nullptr;
-  size_t race_used_ = 0;
 };
 
 Engine& TheEngine() {
@@ -177,7 +124,7 @@ std::string Engine::Run(const KernelLaunch& launch, const Settings& settings) {
   settings_ = settings;
   random_ = Random(settings.seed);
   report_.clear();
-  race_used_ = 0;
+  shared_.BeginLaunch(launch.shared_bytes);
   n_threads_ = static_cast<int>(n);
   while (fibers_.size() < n) fibers_.push_back(std::make_unique<Fiber>(kStackBytes));
   main_.AdoptCurrentStack();
@@ -191,7 +138,7 @@ std::string Engine::Run(const KernelLaunch& launch, const Settings& settings) {
     block_number_ = i;
     RunBlock({static_cast<unsigned>(b % launch.grid.x), static_cast<unsigned>(b % plane / launch.grid.x),
               static_cast<unsigned>(b / plane)});
-    FreeShared();
+    shared_.EndBlock();
   }
   current_thread = nullptr;
   ORDER_AFTER(&end_tag_);
@@ -200,7 +147,7 @@ std::string Engine::Run(const KernelLaunch& launch, const Settings& settings) {
 
 void Engine::RunBlock(const Index3& block) {
   const Extent3 extent = launch_.block;
-  std::fill(std::begin(ready_), std::end(ready_), 0u);
+  ready_.Clear();
   for (int i = 0; i < n_threads_; ++i) {
     Thread& thread = threads_[i];
     const unsigned u = static_cast<unsigned>(i);
@@ -211,7 +158,7 @@ void Engine::RunBlock(const Index3& block) {
     thread.waiting = Waiting::kNo;
     thread.n_copies = 0;
     thread.group = 0;
-    SetReady(i);
+    ready_.Add(i);
   }
   live_ = n_threads_;
   at_barrier_ = 0;
@@ -233,7 +180,7 @@ void Engine::RunThread() {
   if (self.n_copies > 0) Fail(self.site, "a thread ends with asynchronous copies outstanding");
   ORDER_BEFORE(&end_tag_);
   self.waiting = Waiting::kDone;
-  SetUnready(running_);
+  ready_.Remove(running_);
   if (--live_ == 0) Leave();
   const int next = Pick();
   if (next < 0) {
@@ -249,51 +196,13 @@ void Engine::RunThread() {
 void Engine::Leave() {
   main_.SwitchFrom(threads_[running_].fiber, true);
   LAYOVER_CHECK(!"an abandoned thread runs again");
-  std::abort();
+  __builtin_unreachable();
 }
 
 void Engine::Fail(Site site, std::string what) {
   report_ = fmt::format("{}: {}:{}: {}, by {}", launch_.name, site.file, site.line, what, ThreadName(running_));
   std::string().swap(what);  // this stack is abandoned
   Leave();
-}
-
-// A warp with threads that can run, or -1.
-int Engine::PickWarp() {
-  const int warps = (n_threads_ + kWarpLanes - 1) / kWarpLanes;
-  uint32_t with_work = 0;
-  for (int w = 0; w < warps; ++w) with_work |= ready_[w] != 0 ? 1u << w : 0;
-  if (with_work == 0) return -1;
-  const int warp = running_ / kWarpLanes;
-  switch (settings_.schedule) {
-    case Schedule::kForward:
-      return with_work >> warp & 1 && ready_[warp] >> (running_ % kWarpLanes) > 1 ? warp : NextBit(with_work, warp + 1);
-    case Schedule::kReverse:
-      return with_work >> warp & 1 && (ready_[warp] & ~(~0u << running_ % kWarpLanes)) != 0
-                 ? warp
-                 : PreviousBit(with_work, warp);
-    case Schedule::kWarpDepth:
-      return with_work >> warp & 1 ? warp : NextBit(with_work, static_cast<int>(random_.Below(32)));
-    case Schedule::kRandom:
-      return NextBit(with_work, static_cast<int>(random_.Below(32)));
-  }
-  return -1;
-}
-
-// Who runs next, or -1 if nobody can.
-int Engine::Pick() {
-  const int warp = PickWarp();
-  if (warp < 0) return -1;
-  const bool same = warp == running_ / kWarpLanes;
-  const int lane = running_ % kWarpLanes;
-  switch (settings_.schedule) {
-    case Schedule::kForward:
-      return warp * kWarpLanes + NextBit(ready_[warp], same ? lane + 1 : 0);
-    case Schedule::kReverse:
-      return warp * kWarpLanes + PreviousBit(ready_[warp], same ? lane : kWarpLanes);
-    default:
-      return warp * kWarpLanes + NextBit(ready_[warp], static_cast<int>(random_.Below(32)));
-  }
 }
 
 // The running thread waits; returns when it may go on.
@@ -331,13 +240,13 @@ void Engine::Barrier(Site site) {
     self.waiting = Waiting::kForBlock;
     self.site = site;
     self.what = "__syncthreads";
-    SetUnready(running_);
+    ready_.Remove(running_);
     Wait();
   } else {
     at_barrier_ = 0;
     for (int i = 0; i < n_threads_; ++i) {
       threads_[i].waiting = Waiting::kNo;
-      SetReady(i);
+      ready_.Add(i);
     }
     GiveWay();
   }
@@ -372,7 +281,7 @@ void Engine::Rendezvous(const char* what, uint32_t mask, void* argument, Combine
     self.site = site;
     self.what = what;
     self.mask = mask;
-    SetUnready(running_);
+    ready_.Remove(running_);
     Wait();
     return;
   }
@@ -388,7 +297,7 @@ void Engine::Rendezvous(const char* what, uint32_t mask, void* argument, Combine
                              what, mask, other.what, other.mask, other.site.file, other.site.line));
     }
     other.waiting = Waiting::kNo;
-    SetReady(warp * kWarpLanes + i);
+    ready_.Add(warp * kWarpLanes + i);
   }
   if (combine != nullptr) combine(lanes, mask);
   GiveWay();
@@ -417,54 +326,11 @@ std::string Engine::Stuck() const {
   return text + fmt::format("{} of {} wait, the others have ended", waiting, n_threads_);
 }
 
-// ------------------------------------------------------------------------------------------------------ shared memory
-
-void* Engine::Shared(const void* key, int ordinal, size_t bytes) {
-  for (int i = 0; i < n_shared_; ++i) {
-    if (shared_[i].key == key && shared_[i].ordinal == ordinal) return shared_[i].data;
-  }
-  LAYOVER_CHECK(n_shared_ < kMaxShared);
-  SharedPiece piece{key, ordinal, nullptr, bytes};
-#if defined(LAYOVER_EMULATION_TSAN)
-  // Addresses that no earlier block of the launch used: what it did there must not count.
-  if (race_arena_ == nullptr) {
-    race_arena_ = static_cast<char*>(mmap(nullptr, kRaceArenaBytes, PROT_READ | PROT_WRITE,
-                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    LAYOVER_CHECK(race_arena_ != MAP_FAILED);
-  }
-  LAYOVER_CHECK(race_used_ + bytes + 128 <= kRaceArenaBytes);
-  piece.data = race_arena_ + race_used_;
-  race_used_ += (bytes + 127) / 128 * 128;
-#else
-  LAYOVER_CHECK(posix_memalign(&piece.data, 16, std::max<size_t>(bytes, 1)) == 0);
-#endif
-  Poison(piece.data, bytes);
-  shared_[n_shared_++] = piece;
-  return piece.data;
-}
-
-void Engine::FreeShared() {
-#if !defined(LAYOVER_EMULATION_TSAN)
-  for (int i = 0; i < n_shared_; ++i) std::free(shared_[i].data);
-#endif
-  n_shared_ = 0;
-}
-
-// Ordinals are taken in order, so every piece is checked by the first thread that asks for it.
 void* Engine::Dynamic(int ordinal, size_t bytes, Site site) {
-  size_t taken = 0;
-  for (int i = 0; i < n_shared_; ++i) {
-    if (shared_[i].key != nullptr) continue;
-    if (shared_[i].ordinal == ordinal && shared_[i].bytes != bytes) {
-      Fail(site, fmt::format("threads want {} and {} bytes of the same shared memory", shared_[i].bytes, bytes));
-    }
-    if (shared_[i].ordinal < ordinal) taken += (shared_[i].bytes + 15) / 16 * 16;
-  }
-  if (taken + bytes > launch_.shared_bytes) {
-    Fail(site, fmt::format("{} bytes of dynamic shared memory behind {}; the launch has {}", bytes, taken,
-                           launch_.shared_bytes));
-  }
-  return Shared(nullptr, ordinal, bytes);
+  std::string error;
+  void* const piece = shared_.Dynamic(ordinal, bytes, &error);
+  if (piece == nullptr) Fail(site, std::move(error));
+  return piece;
 }
 
 // ------------------------------------------------------------------------------------------------ asynchronous copies
@@ -476,8 +342,8 @@ void Engine::Copy(void* to, const void* from, Site site) {
   }
   if (self.n_copies == kMaxCopies) Fail(site, "too many asynchronous copies in flight");
   self.site = site;
-  const bool eager = settings_.copies == AsyncCopies::kEager ||
-                     (settings_.copies == AsyncCopies::kMixed && random_.Next() % 2 == 0);
+  const bool eager =
+      settings_.copies == AsyncCopies::kEager || (settings_.copies == AsyncCopies::kMixed && random_.Next() % 2 == 0);
   if (eager) {
     std::memcpy(to, from, 16);
   } else {
@@ -533,7 +399,7 @@ void WarpBarrier(uint32_t mask, Site site) {
   engine.OrderWarpAfter();
 }
 void* StaticShared(const void* key, size_t bytes) {
-  return TheEngine().Shared(key, 0, bytes);
+  return TheEngine().Static(key, bytes);
 }
 void* DynamicShared(int ordinal, size_t bytes, Site site) {
   return TheEngine().Dynamic(ordinal, bytes, site);

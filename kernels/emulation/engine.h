@@ -36,8 +36,8 @@ struct KernelLaunch {
   const char* name = "";
   Extent3 grid;
   Extent3 block;
-  size_t shared_bytes = 0;         // dynamic
-  void (*run)(void*) = nullptr;    // the kernel's body for the thread that is current
+  size_t shared_bytes = 0;       // dynamic
+  void (*run)(void*) = nullptr;  // the kernel's body for the thread that is current
   void* arguments = nullptr;
 };
 

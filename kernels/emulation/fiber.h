@@ -40,8 +40,8 @@ class Fiber {
   size_t mapping_bytes_ = 0;
   void* stack_bottom_ = nullptr;  // lowest address
   size_t stack_bytes_ = 0;
-  void* fake_stack_ = nullptr;   // AddressSanitizer's
-  void* race_fiber_ = nullptr;   // ThreadSanitizer's
+  void* fake_stack_ = nullptr;  // AddressSanitizer's
+  void* race_fiber_ = nullptr;  // ThreadSanitizer's
 };
 
 }  // namespace layover::emulation

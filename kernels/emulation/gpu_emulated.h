@@ -31,8 +31,8 @@
 
 #define GPU_UNROLL
 // A block's shared array: GPU_SHARED(float, sums, [4][32]).
-#define GPU_SHARED(T, name, dims)                       \
-  static const char name##_key = 0;                     \
+#define GPU_SHARED(T, name, dims)   \
+  static const char name##_key = 0; \
   T(&name) dims = *static_cast<T(*) dims>(::layover::emulation::StaticShared(&name##_key, sizeof(T dims)))
 
 struct alignas(8) float2 {
@@ -91,7 +91,9 @@ T Shuffle(const char* what, uint32_t mask, T value, int source, Site site) {
   return lane.value;
 }
 
-inline int Lane() { return static_cast<int>(current_thread->thread.x % 32); }  // of a one-dimensional block
+inline int Lane() {
+  return static_cast<int>(current_thread->thread.x % 32);
+}  // of a one-dimensional block
 
 struct BallotLane {
   bool vote;
@@ -119,18 +121,19 @@ inline uint32_t __ballot_sync(uint32_t mask, bool vote, const char* file = __bui
                               int line = __builtin_LINE()) {
   using layover::emulation::BallotLane;
   BallotLane lane{vote, 0};
-  layover::emulation::WarpRendezvous(
-      "__ballot_sync", mask, &lane,
-      [](void* const* lanes, uint32_t in) {
-        uint32_t votes = 0;
-        for (int i = 0; i < 32; ++i) {
-          if (in >> i & 1) votes |= static_cast<uint32_t>(static_cast<BallotLane*>(lanes[i])->vote) << i;
-        }
-        for (int i = 0; i < 32; ++i) {
-          if (in >> i & 1) static_cast<BallotLane*>(lanes[i])->result = votes;
-        }
-      },
-      {file, line});
+  layover::emulation::WarpRendezvous("__ballot_sync", mask, &lane,
+                                     [](void* const* lanes, uint32_t in) {
+                                       uint32_t votes = 0;
+                                       for (int i = 0; i < 32; ++i) {
+                                         if (in >> i & 1)
+                                           votes |= static_cast<uint32_t>(static_cast<BallotLane*>(lanes[i])->vote)
+                                                    << i;
+                                       }
+                                       for (int i = 0; i < 32; ++i) {
+                                         if (in >> i & 1) static_cast<BallotLane*>(lanes[i])->result = votes;
+                                       }
+                                     },
+                                     {file, line});
   return lane.result;
 }
 
@@ -141,18 +144,32 @@ inline int atomicAdd(int* word, int value) {
 
 // ------------------------------------------------------------------------------------------------------------- math
 
-inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
-inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
-inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
-inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
-inline int __float2int_rn(float x) { return static_cast<int>(std::lrintf(x)); }
+inline float __int_as_float(int bits) {
+  return std::bit_cast<float>(bits);
+}
+inline int __float_as_int(float x) {
+  return std::bit_cast<int>(x);
+}
+inline uint32_t __float_as_uint(float x) {
+  return std::bit_cast<uint32_t>(x);
+}
+inline float __uint_as_float(uint32_t bits) {
+  return std::bit_cast<float>(bits);
+}
+inline int __float2int_rn(float x) {
+  return static_cast<int>(std::lrintf(x));
+}
 using std::fma;
 using std::sqrt;
 
 namespace layover::gpu {
 
-inline float HalfToFloat(uint16_t half) { return layover::HalfToFloat(half); }
-inline uint16_t FloatToHalf(float x) { return layover::FloatToHalf(x); }
+inline float HalfToFloat(uint16_t half) {
+  return layover::HalfToFloat(half);
+}
+inline uint16_t FloatToHalf(float x) {
+  return layover::FloatToHalf(x);
+}
 
 // c + a[0] b[0] + ... + a[3] b[3] of signed bytes.
 inline int32_t Dot4(uint32_t a, uint32_t b, int32_t c) {
@@ -160,7 +177,8 @@ inline int32_t Dot4(uint32_t a, uint32_t b, int32_t c) {
   return c;
 }
 
-// ------------------------------------------------------------------------------------------ memory, wrapped instructions
+// ------------------------------------------------------------------------------------------ memory, wrapped
+// instructions
 
 template <typename T>
 T Load16(const void* p, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
@@ -185,7 +203,9 @@ inline void CopyAsync16(void* shared, const void* global, const char* file = __b
                         int line = __builtin_LINE()) {
   emulation::CopyAsync16(shared, global, {file, line});
 }
-inline void CommitCopies() { emulation::CommitCopies(); }
+inline void CommitCopies() {
+  emulation::CommitCopies();
+}
 template <int kPending>
 void WaitCopies() {
   emulation::WaitCopies(kPending);
@@ -202,18 +222,17 @@ inline void LoadMatrices4(uint32_t (&out)[4], const void* row, const char* file 
                           int line = __builtin_LINE()) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) emulation::Misuse({file, line}, "a matrix row not aligned to 16");
   MatrixLane lane{row, out};
-  emulation::WarpRendezvous(
-      "ldmatrix", 0xffffffffu, &lane,
-      [](void* const* lanes, uint32_t) {
-        for (int to = 0; to < 32; ++to) {
-          for (int i = 0; i < 4; ++i) {
-            const auto* from = static_cast<const MatrixLane*>(lanes[8 * i + to / 4]);
-            std::memcpy(static_cast<MatrixLane*>(lanes[to])->out + i,
-                        static_cast<const char*>(from->row) + 4 * (to % 4), 4);
-          }
-        }
-      },
-      {file, line});
+  emulation::WarpRendezvous("ldmatrix", 0xffffffffu, &lane,
+                            [](void* const* lanes, uint32_t) {
+                              for (int to = 0; to < 32; ++to) {
+                                for (int i = 0; i < 4; ++i) {
+                                  const auto* from = static_cast<const MatrixLane*>(lanes[8 * i + to / 4]);
+                                  std::memcpy(static_cast<MatrixLane*>(lanes[to])->out + i,
+                                              static_cast<const char*>(from->row) + 4 * (to % 4), 4);
+                                }
+                              }
+                            },
+                            {file, line});
 }
 
 template <int kWordsA>

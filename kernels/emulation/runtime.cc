@@ -1,6 +1,8 @@
 // Queues, memory and cards of the emulation. Nothing runs when it is put in a queue: entries wait until somebody
 // synchronises or asks for an event, and then those of all queues run in an order that the seed chooses, each queue's
 // own in theirs. Device memory is of exact size, so that AddressSanitizer sees an overrun, and begins as poison.
+#include "kernels/cuda/runtime.h"
+
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -10,7 +12,6 @@
 
 #include "common/check.h"
 #include "common/status.h"
-#include "kernels/cuda/runtime.h"
 #include "kernels/emulation/engine.h"
 
 namespace layover::emulation {

@@ -1,6 +1,6 @@
-// What the tests of the CUDA back end share. A case is a function of a Device that gives back floats or bytes; it runs on
-// the CPU back end once, whose bits are wanted, and on the CUDA back end under every schedule of the emulation. On a real
-// card (LAYOVER_TEST_ON_CARD) there is one schedule.
+// What the tests of the CUDA back end share. A case is a function of a Device that gives back floats or bytes; it runs
+// on the CPU back end once, whose bits are wanted, and on the CUDA back end under every schedule of the emulation. On a
+// real card (LAYOVER_TEST_ON_CARD) there is one schedule.
 #ifndef LAYOVER_TESTS_CUDA_GPU_FIXTURE_H_
 #define LAYOVER_TESTS_CUDA_GPU_FIXTURE_H_
 
@@ -72,16 +72,22 @@ testing::AssertionResult SameValues(const std::vector<T>& got, const std::vector
   return testing::AssertionSuccess();
 }
 
+// Which schedules of the emulation: all, forward and random, reverse and warp depth.
+enum class Schedules { kAll, kOuter, kInner };
+
 #ifdef LAYOVER_TEST_ON_CARD
-inline void ForEverySchedule(int, const std::function<void(Device*)>& body) {
+inline void ForEverySchedule(int, const std::function<void(Device*)>& body, Schedules = Schedules::kAll) {
   auto device = gpu::GpuDevice::Open(0);
   ASSERT_TRUE(device.ok()) << device.status().message();
   body(device->get());
 }
 #else
-inline void ForEverySchedule(int multiprocessors, const std::function<void(Device*)>& body) {
+inline void ForEverySchedule(int multiprocessors, const std::function<void(Device*)>& body,
+                             Schedules schedules = Schedules::kAll) {
   using emulation::Schedule;
   for (const Schedule schedule : {Schedule::kForward, Schedule::kReverse, Schedule::kWarpDepth, Schedule::kRandom}) {
+    const bool outer = schedule == Schedule::kForward || schedule == Schedule::kRandom;
+    if (schedules != Schedules::kAll && outer != (schedules == Schedules::kOuter)) continue;
     emulation::Settings settings;
     settings.schedule = schedule;
     settings.seed = static_cast<uint64_t>(testing::UnitTest::GetInstance()->random_seed()) + 7;
@@ -99,10 +105,12 @@ inline void ForEverySchedule(int multiprocessors, const std::function<void(Devic
 
 // What the CPU back end makes of `body`, after the CUDA back end has made the same of it under every schedule.
 template <typename T>
-std::vector<T> SameOnBoth(const std::function<std::vector<T>(Device*)>& body, int multiprocessors = 4) {
+std::vector<T> SameOnBoth(const std::function<std::vector<T>(Device*)>& body, int multiprocessors = 4,
+                          Schedules schedules = Schedules::kAll) {
   const std::unique_ptr<Device> cpu = kernel_test::OpenCpu(kernel_test::BestVariant());
   const std::vector<T> want = body(cpu.get());
-  ForEverySchedule(multiprocessors, [&](Device* device) { ASSERT_TRUE(SameValues(body(device), want)); });
+  ForEverySchedule(
+      multiprocessors, [&](Device* device) { ASSERT_TRUE(SameValues(body(device), want)); }, schedules);
   return want;
 }
 

@@ -71,8 +71,8 @@ TEST(GpuStoreKv, CanonicalRowsAreTheCpus) {
       std::vector<float> v = NormalValues(static_cast<size_t>(step.rows()) * stride, 6, 100.0f);
       for (int i = 0; i < width; ++i) {
         k[i] = 0;
-        k[static_cast<size_t>(stride) + i] *= 0x1p-30f;   // f16 scale zero
-        k[2 * static_cast<size_t>(stride) + i] *= 1e7f;   // scale overflows
+        k[static_cast<size_t>(stride) + i] *= 0x1p-30f;  // f16 scale zero
+        k[2 * static_cast<size_t>(stride) + i] *= 1e7f;  // scale overflows
       }
       k[3 * static_cast<size_t>(stride)] = NAN;
       v[4 * static_cast<size_t>(stride) + 1] = -INFINITY;

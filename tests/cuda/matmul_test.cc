@@ -1,5 +1,5 @@
-// Products, prepared activations and embeddings on the CUDA back end, for every weight type: bits of the CPU back end at
-// every number of rows, and the double reference.
+// Products, prepared activations and embeddings on the CUDA back end, for every weight type: bits of the CPU back end
+// at every number of rows, and the double reference.
 #include <cmath>
 #include <limits>
 
@@ -23,8 +23,12 @@ struct Case {
 };
 
 Case MakeCase(WeightType type, const Shape& shape, uint32_t seed, bool extras) {
-  Case c{RandomWeight(type, shape.n_out, shape.cols, seed), RandomRows(shape.rows, shape.cols, seed + 1), {}, {},
-         shape.rows, shape.n_out + (extras ? 3 : 0)};
+  Case c{RandomWeight(type, shape.n_out, shape.cols, seed),
+         RandomRows(shape.rows, shape.cols, seed + 1),
+         {},
+         {},
+         shape.rows,
+         shape.n_out + (extras ? 3 : 0)};
   if (extras) {
     c.bias = RandomRows(1, shape.n_out, seed + 2);
     c.residual = RandomRows(shape.rows, c.out_stride, seed + 3);
@@ -58,8 +62,8 @@ class GpuMatMul : public testing::TestWithParam<WeightType> {
 };
 
 TEST_P(GpuMatMul, SameBitsAsTheCpuAtEveryNumberOfRows) {
-  const Shape shapes[] = {{1, 8, 32},    {1, 5, 96},   {2, 17, 160},  {3, 130, 544}, {7, 24, 512},  {8, 9, 576},
-                          {9, 16, 64},   {16, 7, 256}, {17, 131, 288}, {64, 8, 128}, {65, 40, 160}, {1, 40, 2080}};
+  const Shape shapes[] = {{1, 8, 32},  {1, 5, 96},   {2, 17, 160},   {3, 130, 544}, {7, 24, 512},  {8, 9, 576},
+                          {9, 16, 64}, {16, 7, 256}, {17, 131, 288}, {64, 8, 128},  {65, 40, 160}, {1, 40, 2080}};
   uint32_t seed = 1;
   for (Shape shape : shapes) {
     shape.cols = Cols(shape.cols);

@@ -1,7 +1,8 @@
 // The plug-in built under emulation, loaded as the program loads it; refusals.
+#include "kernels/plugin.h"
+
 #include <dlfcn.h>
 
-#include "kernels/plugin.h"
 #include "tests/cuda/gpu_fixture.h"
 
 namespace layover::gpu_test {

@@ -36,8 +36,8 @@ TEST(GpuRmsNorm, RaggedShapes) {
 
 TEST(GpuRmsNorm, InPlaceAndExtremes) {
   std::vector<float> x = NormalValues(64 * 4, 3);
-  for (int i = 0; i < 64; ++i) x[i] = 0;              // a row of zeros
-  for (int i = 64; i < 128; ++i) x[i] *= 0x1p-130f;   // subnormal squares
+  for (int i = 0; i < 64; ++i) x[i] = 0;             // a row of zeros
+  for (int i = 64; i < 128; ++i) x[i] *= 0x1p-130f;  // subnormal squares
   x[150] = INFINITY;
   x[200] = NAN;
   const std::vector<float> weight = NormalValues(64, 4);
@@ -77,9 +77,9 @@ TEST(GpuRope, AnglesAndBothPairings) {
         return memory.Get(rotated, x.size());
       });
       for (int r = 0; r < rows; ++r) {
-        std::vector<Bounded> row = reference::Rope(&x[static_cast<size_t>(r) * stride],
-                                                   &angles[static_cast<size_t>(r) * n_pairs * 2], heads, head_dim,
-                                                   n_pairs, pairing);
+        std::vector<Bounded> row =
+            reference::Rope(&x[static_cast<size_t>(r) * stride], &angles[static_cast<size_t>(r) * n_pairs * 2], heads,
+                            head_dim, n_pairs, pairing);
         for (Bounded& value : row) value.bound += 1e-30;  // what passes unchanged is exact
         ASSERT_TRUE(WithinBounds(&y[static_cast<size_t>(r) * stride], row));
       }
@@ -93,7 +93,7 @@ TEST(GpuGated, EveryKindAndExtremes) {
   std::vector<float> up = NormalValues(static_cast<size_t>(rows) * stride, 7, 5.0f);
   const float extremes[] = {0.0f, -0.0f, 88.0f, -88.0f, 200.0f, -200.0f, 1e-40f, 1e30f, -1e30f, 0x1p-149f};
   std::copy(std::begin(extremes), std::end(extremes), gate.begin());
-  for (const GateKind kind : {GateKind::kSilu, GateKind::kGeluTanh, GateKind::kSigmoid}) {
+  for (const GateKind kind : {GateKind::kSilu, GateKind::kGeluTanh, GateKind::kSigmoid, GateKind::kClampedSwiglu}) {
     const std::vector<float> out = SameOnBoth<float>([&](Device* device) {
       Memory memory(device);
       float* result = memory.Put(gate);
@@ -107,6 +107,12 @@ TEST(GpuGated, EveryKindAndExtremes) {
       ASSERT_TRUE(WithinBounds(&out[static_cast<size_t>(r) * stride], want)) << static_cast<int>(kind);
     }
   }
+  SameOnBoth<float>([&](Device* device) {  // the activation alone
+    Memory memory(device);
+    float* result = memory.Put(gate);
+    memory.stream()->Gated({result, nullptr, result, rows, dim, stride, 0, stride, GateKind::kSigmoid});
+    return memory.Get(result, gate.size());
+  });
   gate.assign(gate.size(), NAN);
   gate[1] = INFINITY;
   gate[2] = -INFINITY;

@@ -112,10 +112,12 @@ TEST(Engine, SameSeedSameRun) {
     Settings settings;
     settings.schedule = Schedule::kRandom;
     settings.seed = seed;
-    EXPECT_EQ(RunWith(settings, 2, 96, 0, [&] {
-                __syncthreads();
-                ran.push_back(threadIdx.x);
-              }), "");
+    EXPECT_EQ(RunWith(settings, 2, 96, 0,
+                      [&] {
+                        __syncthreads();
+                        ran.push_back(threadIdx.x);
+                      }),
+              "");
     return ran;
   };
   EXPECT_EQ(order(3), order(3));
@@ -231,18 +233,20 @@ Caught SumWithBarriers(Schedule schedule, bool first, bool second) {
     settings.schedule = schedule;
     settings.seed = seed;
     float sums[2] = {};
-    EXPECT_EQ(RunWith(settings, 1, 128, 0, [&] {
-                GPU_SHARED(float, partial, [4]);
-                for (int round = 0; round < 2; ++round) {
-                  float value = static_cast<float>(threadIdx.x) + 1000.0f * static_cast<float>(round);
-                  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(kAll, value, step);
-                  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
-                  if (first) __syncthreads();
-                  const float sum = partial[0] + partial[1] + partial[2] + partial[3];
-                  if (threadIdx.x == 40) sums[round] = sum;
-                  if (second) __syncthreads();
-                }
-              }), "");
+    EXPECT_EQ(RunWith(settings, 1, 128, 0,
+                      [&] {
+                        GPU_SHARED(float, partial, [4]);
+                        for (int round = 0; round < 2; ++round) {
+                          float value = static_cast<float>(threadIdx.x) + 1000.0f * static_cast<float>(round);
+                          for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(kAll, value, step);
+                          if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+                          if (first) __syncthreads();
+                          const float sum = partial[0] + partial[1] + partial[2] + partial[3];
+                          if (threadIdx.x == 40) sums[round] = sum;
+                          if (second) __syncthreads();
+                        }
+                      }),
+              "");
     ++caught.runs;
     if (!(sums[0] == 8128.0f) || !(sums[1] == 136128.0f)) ++caught.wrong;
   }
@@ -274,24 +278,27 @@ int WrongPipelines(AsyncCopies copies) {
       settings.copies = copies;
       settings.seed = seed;
       float sums[64] = {};
-      EXPECT_EQ(RunWith(settings, 1, 64, 1024, [&] {
-                  gpu::SharedCarver carver;
-                  float* buffers = carver.Take<float>(64);
-                  const unsigned t = threadIdx.x;
-                  const auto fetch = [&](int step) {
-                    if (step < 8 && t < 8) gpu::CopyAsync16(buffers + step % 2 * 32 + 4 * t, &global[step][4 * t]);
-                    gpu::CommitCopies();
-                  };
-                  fetch(0);
-                  for (int step = 0; step < 8; ++step) {
-                    fetch(step + 1);
-                    gpu::WaitCopies<kPending>();
-                    __syncthreads();
-                    for (int i = 0; i < 32; ++i) sums[t] += buffers[step % 2 * 32 + i];
-                    if (kBarrier) __syncthreads();
-                  }
-                  gpu::WaitCopies<0>();
-                }), "");
+      EXPECT_EQ(RunWith(settings, 1, 64, 1024,
+                        [&] {
+                          gpu::SharedCarver carver;
+                          float* buffers = carver.Take<float>(64);
+                          const unsigned t = threadIdx.x;
+                          const auto fetch = [&](int step) {
+                            if (step < 8 && t < 8)
+                              gpu::CopyAsync16(buffers + step % 2 * 32 + 4 * t, &global[step][4 * t]);
+                            gpu::CommitCopies();
+                          };
+                          fetch(0);
+                          for (int step = 0; step < 8; ++step) {
+                            fetch(step + 1);
+                            gpu::WaitCopies<kPending>();
+                            __syncthreads();
+                            for (int i = 0; i < 32; ++i) sums[t] += buffers[step % 2 * 32 + i];
+                            if (kBarrier) __syncthreads();
+                          }
+                          gpu::WaitCopies<0>();
+                        }),
+                "");
       for (const float sum : sums) {
         if (!(sum == 32640.0f)) {
           ++wrong;
@@ -314,18 +321,22 @@ TEST(PlantedBugs, WeakWaitsAndEarlyCopiesAreCaught) {
 }
 
 TEST(PlantedBugs, UnwrittenSharedMemoryIsNoNumber) {
-  EXPECT_EQ(RunAll(1, 32, [] {
-              GPU_SHARED(float, values, [32]);
-              ASSERT_NE(values[threadIdx.x], values[threadIdx.x]);
-            }), "");
+  EXPECT_EQ(RunAll(1, 32,
+                   [] {
+                     GPU_SHARED(float, values, [32]);
+                     ASSERT_NE(values[threadIdx.x], values[threadIdx.x]);
+                   }),
+            "");
 }
 
 TEST(PlantedBugs, ValueFromALaneOutsideTheMask) {
-  EXPECT_EQ(RunAll(1, 32, [] {
-              if (threadIdx.x >= 16) return;
-              const float value = __shfl_xor_sync(0xffffu, 1.0f, 16);
-              ASSERT_NE(value, value);
-            }), "");
+  EXPECT_EQ(RunAll(1, 32,
+                   [] {
+                     if (threadIdx.x >= 16) return;
+                     const float value = __shfl_xor_sync(0xffffu, 1.0f, 16);
+                     ASSERT_NE(value, value);
+                   }),
+            "");
 }
 
 }  // namespace
