@@ -20,6 +20,10 @@
 
 namespace layover::gpu_test {
 
+// What the CUDA back end has products of.
+inline constexpr WeightType kGpuWeightTypes[] = {WeightType::kF32,  WeightType::kF16,  WeightType::kBF16, WeightType::kQ4_0,
+                                                 WeightType::kQ4_1, WeightType::kQ8_0, WeightType::kQ6_K};
+
 // Memory of a device that lives as long as this.
 class Memory {
  public:
