@@ -41,6 +41,33 @@ install_packages() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
 }
 
+# nvcc and what it needs to compile and link the CUDA plug-in, all of one release, else nvvm and ptxas disagree.
+nvcc_wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96
+             nvidia-cuda-cccl==13.0.85 nvidia-cuda-culibos==13.0.85)
+
+# Sets CUDACXX, which CMake asks: the toolkit of this machine, else one from PyPI in build-cuda.
+get_nvcc() {
+  local found
+  for found in "${CUDACXX:-}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
+    [ -n "$found" ] && [ -x "$found" ] || continue
+    export CUDACXX=$found
+    return 0
+  done
+  local venv=build-cuda/nvcc
+  if [ ! -e "$venv/.complete" ]; then
+    say "getting nvcc from PyPI (307 MB)"
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install -q --no-deps "${nvcc_wheels[@]}"
+    touch "$venv/.complete"
+  fi
+  found=$(find "$PWD/$venv" -path '*/bin/nvcc' -type f | head -1)
+  [ -n "$found" ] || { echo "the wheels hold no nvcc" >&2; return 1; }
+  local root=${found%/bin/nvcc}
+  [ -e "$root/lib64" ] || ln -s lib "$root/lib64"
+  chmod +x "$root"/bin/* "$root"/nvvm/bin/* 2>/dev/null || true
+  export CUDACXX=$found
+}
+
 # The official client that the HTTP tests run, in a virtual environment of its own.
 openai_client='openai==3.57.0'
 get_openai_client() {

@@ -1,0 +1,63 @@
+// The kernels of the CUDA back end as functions that put them in a queue. Arguments are checked by gpu_stream.cc; sizes
+// of zero never come here. What each computes, and in which order, is the contract of kernels/ops.h to the bit: the
+// same sums in the same order as the CPU back end, whatever the number of rows.
+#ifndef LAYOVER_KERNELS_CUDA_KERNELS_H_
+#define LAYOVER_KERNELS_CUDA_KERNELS_H_
+
+#include "kernels/cuda/runtime.h"
+#include "kernels/ops.h"
+
+namespace layover::gpu {
+
+void LaunchRmsNorm(const RmsNormArgs& args, Queue* queue);
+void LaunchRopeAngles(const RopeAnglesArgs& args, Queue* queue);
+void LaunchRope(const RopeArgs& args, Queue* queue);
+void LaunchGated(const GatedArgs& args, Queue* queue);
+void LaunchGatherRows(const GatherRowsArgs& args, Queue* queue);
+
+// kA16 (the layout: activation_layout.h).
+void LaunchPrepareA16(const PrepareActivationArgs& args, Queue* queue);
+// kF32: rows without their stride.
+void LaunchPrepareF32(const PrepareActivationArgs& args, Queue* queue);
+
+// `weights` is the packed data (weight_layout.h) of the table or weight in `args`.
+void LaunchEmbedRows(const EmbedRowsArgs& args, const void* weights, Queue* queue);
+void LaunchMatMulInteger(const MatMulArgs& args, const void* weights, Queue* queue);
+void LaunchMatMulFloat(const MatMulArgs& args, const void* weights, Queue* queue);
+
+// An expert a choice; bits are MatMul's with that expert.
+void LaunchMoeMatMulInteger(const MoeMatMulArgs& args, const void* weights, Queue* queue);
+void LaunchMoeMatMulFloat(const MoeMatMulArgs& args, const void* weights, Queue* queue);
+void LaunchMoeRoute(const MoeRouteArgs& args, Queue* queue);
+void LaunchMoeCombine(const MoeCombineArgs& args, Queue* queue);
+void LaunchCausalConv(const CausalConvArgs& args, Queue* queue);
+void LaunchGatedDeltaNet(const GatedDeltaNetArgs& args, Queue* queue);
+
+void LaunchStoreKv(const StoreKvArgs& args, Queue* queue);
+
+// Rows [row_begin, row_end) of a page from or to canonical rows in device memory; a null half is left out.
+struct KvRowsMove {
+  KvLayer cache;
+  int page = 0;
+  int row_begin = 0;
+  int row_end = 0;
+  void* k_rows = nullptr;
+  void* v_rows = nullptr;
+};
+void LaunchReadKvRows(const KvRowsMove& move, Queue* queue);
+void LaunchWriteKvRows(const KvRowsMove& move, Queue* queue);
+void LaunchCopyKvPage(const KvLayer& cache, int src_page, int dst_page, int rows, Queue* queue);
+
+// Scratch that lets blocks of keys be shared by many multiprocessors; a wave of blocks at a time where it is small.
+struct AttentionScratch {
+  float* memory = nullptr;
+  size_t floats = 0;
+  int multiprocessors = 0;
+};
+// So many do for all blocks in one wave; 0 where blocks are not shared. With fewer there are more waves, or none.
+size_t AttentionScratchFloats(const AttentionArgs& args, int multiprocessors);
+void LaunchAttention(const AttentionArgs& args, const AttentionScratch& scratch, Queue* queue);
+
+}  // namespace layover::gpu
+
+#endif  // LAYOVER_KERNELS_CUDA_KERNELS_H_

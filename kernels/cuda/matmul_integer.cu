@@ -1,0 +1,56 @@
+// MatMul and MoeMatMul with integer weights: the types that there are.
+#include "kernels/cuda/matmul_integer.h"
+
+namespace layover::gpu {
+namespace {
+
+void LaunchOfType(WeightType type, const Product& p, int choices, Queue* queue) {
+  switch (type) {
+    case WeightType::kQ4_0:
+      return LaunchIntegerProduct<Q4_0Format>(p, choices, queue);
+    case WeightType::kQ4_1:
+      return LaunchIntegerProduct<Q4_1Format>(p, choices, queue);
+    case WeightType::kQ8_0:
+      return LaunchIntegerProduct<Q8_0Format>(p, choices, queue);
+    case WeightType::kQ6_K:
+      return LaunchIntegerProduct<Q6_KFormat>(p, choices, queue);
+    default:
+      return;  // PackWeight refuses the others
+  }
+}
+
+Product ProductOf(const PackedWeight& weight, const void* data, const void* x) {
+  Product p;
+  p.weights = static_cast<const uint8_t*>(data);
+  p.x = static_cast<const uint8_t*>(x);
+  p.blocks = weight.cols / 32;
+  p.x_row_bytes = static_cast<long long>(p.blocks) * kA16BlockBytes;
+  p.n_out = weight.rows;
+  return p;
+}
+
+}  // namespace
+
+void LaunchMatMulInteger(const MatMulArgs& args, const void* weights, Queue* queue) {
+  Product p = ProductOf(*args.weight, weights, args.x);
+  p.out = args.out;
+  p.bias = args.bias;
+  p.residual = args.residual;
+  p.out_stride = args.out_stride;
+  p.n_rows = args.n_rows;
+  LaunchOfType(args.weight->type, p, 1, queue);
+}
+
+void LaunchMoeMatMulInteger(const MoeMatMulArgs& args, const void* weights, Queue* queue) {
+  Product p = ProductOf(*args.weight, weights, args.x);
+  p.out = args.out;
+  p.bias = args.bias;
+  p.out_stride = args.weight->rows;
+  p.n_rows = 1;
+  p.experts.chosen = args.chosen;
+  p.experts.k = args.k;
+  p.experts.x_per_choice = args.x_per_choice;
+  LaunchOfType(args.weight->type, p, args.n_rows * args.k, queue);
+}
+
+}  // namespace layover::gpu

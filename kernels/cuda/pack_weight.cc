@@ -1,0 +1,186 @@
+#include "kernels/cuda/pack_weight.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "common/check.h"
+#include "common/limits.h"
+#include "common/status.h"
+#include "kernels/cuda/weight_layout.h"
+#include "kernels/dequantize.h"
+
+namespace layover::gpu {
+namespace {
+
+// A chunk's place for one output: `g` is its number in the tile, `block` of the chunk's four.
+struct Place {
+  uint8_t* chunk;
+  int g;
+  int block;
+
+  uint8_t* Word(int t, int at = 0) const { return chunk + at + ((4 * g + t) * kChunkBlocks + block) * 4; }
+  uint8_t* Half(int at) const { return chunk + at + ((g / 2 * kChunkBlocks + block) * 2 + g % 2) * 2; }
+};
+
+void PackQ4_0(const uint8_t* source, const Place& place) {
+  for (int t = 0; t < 4; ++t) std::memcpy(place.Word(t), source + 2 + 4 * t, 4);
+  std::memcpy(place.Half(kWordsBytes), source, 2);
+}
+
+void PackQ4_1(const uint8_t* source, const Place& place) {
+  for (int t = 0; t < 4; ++t) std::memcpy(place.Word(t), source + 4 + 4 * t, 4);
+  std::memcpy(place.Half(kWordsBytes), source, 2);
+  std::memcpy(place.Half(kWordsBytes + kHalvesBytes), source + 2, 2);
+}
+
+void PackQ8_0(const uint8_t* source, const Place& place) {
+  for (int t = 0; t < 4; ++t) {
+    std::memcpy(place.Word(t), source + 2 + 4 * t, 4);
+    std::memcpy(place.Word(t, kWordsBytes), source + 2 + 16 + 4 * t, 4);
+  }
+  std::memcpy(place.Half(2 * kWordsBytes), source, 2);
+}
+
+// Column k of a super-block of 256 as GGUF has it: low nibbles of blocks n and n + 2 of a half stand together.
+int Q6_KValue(const uint8_t* super, int k) {
+  const int half = k / 128, plane = k % 128 / 32, i = k % 32;
+  const int low = super[64 * half + 32 * (plane & 1) + i] >> (4 * (plane >> 1)) & 15;
+  const int high = super[128 + 32 * half + i] >> (2 * plane) & 3;
+  return low | high << 4;
+}
+
+// `source` is the row's super-block, `column` the block's first in it.
+void PackQ6_K(const uint8_t* source, int column, const Place& place) {
+  for (int i = 0; i < 16; ++i) {
+    const int first = Q6_KValue(source, column + i), second = Q6_KValue(source, column + 16 + i);
+    place.Word(i / 4)[i % 4] = static_cast<uint8_t>((first & 15) | (second & 15) << 4);
+    const int high = first >> 4 | second >> 4 << 2;
+    uint8_t* pair = place.chunk + kQ6_KHigh + ((4 * place.g + i / 4) * 2 + place.block / 2) * 4 + i % 4;
+    *pair = static_cast<uint8_t>(*pair | high << (place.block % 2 * 4));
+  }
+  const int t = place.g / 2, output = place.g % 2;
+  for (int group = 0; group < 2; ++group) {
+    place.chunk[kQ6_KScales + ((t * kChunkBlocks + place.block) * 2 + group) * 2 + output] =
+        source[192 + column / 16 + group];
+  }
+  std::memcpy(place.chunk + kQ6_KD + (t * 2 + output) * 2, source + 208, 2);
+}
+
+struct TypeInfo {
+  WeightType type;
+  int chunk_bytes;  // 0: float type
+  void (*pack)(const uint8_t* block, const Place& place);
+};
+
+constexpr std::array kTypes = {
+    TypeInfo{WeightType::kF32, 0, nullptr},
+    TypeInfo{WeightType::kF16, 0, nullptr},
+    TypeInfo{WeightType::kBF16, 0, nullptr},
+    TypeInfo{WeightType::kQ4_0, kQ4_0ChunkBytes, PackQ4_0},
+    TypeInfo{WeightType::kQ4_1, kQ4_1ChunkBytes, PackQ4_1},
+    TypeInfo{WeightType::kQ8_0, kQ8_0ChunkBytes, PackQ8_0},
+    TypeInfo{WeightType::kQ6_K, kQ6_KChunkBytes, nullptr},
+};
+
+const TypeInfo* Find(WeightType type) {
+  for (const TypeInfo& info : kTypes) {
+    if (info.type == type) return &info;
+  }
+  return nullptr;
+}
+
+size_t RoundedUp(int n, int multiple) {
+  return (static_cast<size_t>(n) + multiple - 1) / multiple;
+}
+
+size_t ExpertBytes(const TypeInfo& info, int rows, int cols) {
+  if (info.chunk_bytes > 0) {
+    return RoundedUp(rows, kTileOutputs) * RoundedUp(cols, kChunkCols) * static_cast<size_t>(info.chunk_bytes);
+  }
+  const int per_unit = 16 / static_cast<int>(BlockBytes(info.type));
+  return RoundedUp(rows, kFloatTileOutputs) * RoundedUp(cols, per_unit) * kFloatTileOutputs * 16;
+}
+
+void PackIntegerRow(const TypeInfo& info, const uint8_t* row, int output, int cols, uint8_t* expert) {
+  const size_t chunks = RoundedUp(cols, kChunkCols);
+  uint8_t* tile = expert + static_cast<size_t>(output / kTileOutputs) * chunks * static_cast<size_t>(info.chunk_bytes);
+  const int in_block = BlockElements(info.type);
+  for (int column = 0; column < cols; column += 32) {
+    const Place place{tile + static_cast<size_t>(column / kChunkCols) * static_cast<size_t>(info.chunk_bytes),
+                      output % kTileOutputs, column % kChunkCols / 32};
+    const uint8_t* block = row + static_cast<size_t>(column / in_block) * BlockBytes(info.type);
+    if (info.type == WeightType::kQ6_K) {
+      PackQ6_K(block, column % in_block, place);
+    } else {
+      info.pack(block, place);
+    }
+  }
+}
+
+void PackFloatRow(const TypeInfo& info, const uint8_t* row, int output, int cols, uint8_t* expert) {
+  const size_t bytes = BlockBytes(info.type) * static_cast<size_t>(cols);
+  const size_t units = (bytes + 15) / 16;
+  uint8_t* tile = expert + static_cast<size_t>(output / kFloatTileOutputs) * units * kFloatTileOutputs * 16;
+  for (size_t unit = 0; unit < units; ++unit) {
+    std::memcpy(tile + (unit * kFloatTileOutputs + static_cast<size_t>(output % kFloatTileOutputs)) * 16,
+                row + unit * 16, std::min<size_t>(16, bytes - unit * 16));
+  }
+}
+
+}  // namespace
+
+bool SupportsWeight(WeightType type) {
+  return Find(type) != nullptr;
+}
+
+ActivationFormat ActivationOf(WeightType type) {
+  return Find(type)->chunk_bytes > 0 ? ActivationFormat::kA16 : ActivationFormat::kF32;
+}
+
+size_t PackedBytes(WeightType type, int experts, int rows, int cols) {
+  const TypeInfo* info = Find(type);
+  LAYOVER_CHECK(info != nullptr && experts > 0 && rows > 0 && cols > 0 && cols % BlockElements(type) == 0);
+  return static_cast<size_t>(experts) * ExpertBytes(*info, rows, cols);
+}
+
+absl::Status CheckWeightSource(const WeightSource& source) {
+  const WeightTypeTraits* traits = WeightTypeInfo(static_cast<uint32_t>(source.type));
+  if (traits == nullptr) return InvalidArgument("weight type {} is unknown", static_cast<uint32_t>(source.type));
+  if (!SupportsWeight(source.type))
+    return InvalidArgument("the CUDA back end has no product for {} weights", traits->name);
+  if (source.experts <= 0 || source.rows <= 0 || source.cols <= 0 || source.experts > limits::kMaxExperts) {
+    return InvalidArgument("a weight of {} experts, {} rows, {} columns", source.experts, source.rows, source.cols);
+  }
+  if (source.cols % BlockElements(source.type) != 0) {
+    return InvalidArgument("{} columns are no multiple of {}, the block of {}", source.cols, BlockElements(source.type),
+                           traits->name);
+  }
+  const size_t row_bytes = RowBytes(source.type, source.cols);
+  const size_t all_rows = static_cast<size_t>(source.experts) * static_cast<size_t>(source.rows);
+  if (source.bytes / row_bytes != all_rows || source.bytes % row_bytes != 0) {
+    return InvalidArgument("{} bytes for {} x {} x {} {} weights, which take {} a row", source.bytes, source.experts,
+                           source.rows, source.cols, traits->name, row_bytes);
+  }
+  LAYOVER_CHECK(source.data != nullptr);
+  return absl::OkStatus();
+}
+
+void PackWeight(const WeightSource& source, uint8_t* out) {
+  const TypeInfo& info = *Find(source.type);
+  const size_t expert_bytes = ExpertBytes(info, source.rows, source.cols);
+  std::memset(out, 0, expert_bytes * static_cast<size_t>(source.experts));
+  const size_t row_bytes = RowBytes(source.type, source.cols);
+  const auto* row = static_cast<const uint8_t*>(source.data);
+  for (int expert = 0; expert < source.experts; ++expert, out += expert_bytes) {
+    for (int output = 0; output < source.rows; ++output, row += row_bytes) {
+      if (info.chunk_bytes > 0) {
+        PackIntegerRow(info, row, output, source.cols, out);
+      } else {
+        PackFloatRow(info, row, output, source.cols, out);
+      }
+    }
+  }
+}
+
+}  // namespace layover::gpu

@@ -1,0 +1,140 @@
+// runtime.h over NVIDIA's runtime, linked statically: the plug-in loads on a machine without a driver and says so.
+#include <cuda_runtime.h>
+
+#include <utility>
+
+#include "common/log.h"
+#include "common/status.h"
+#include "kernels/cuda/runtime.h"
+
+namespace layover::gpu {
+namespace {
+
+absl::Status Failure(std::string_view what, cudaError_t error) {
+  return Internal("{}: {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+class CudaEvent : public QueueEvent {
+ public:
+  explicit CudaEvent(cudaStream_t stream) {
+    error_ = cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
+    if (error_ == cudaSuccess) error_ = cudaEventRecord(event_, stream);
+  }
+  ~CudaEvent() override {
+    if (event_ != nullptr) cudaEventDestroy(event_);
+  }
+  // After an error nothing is waited for any more: the queue's Synchronize tells.
+  bool Done() const override { return error_ != cudaSuccess || cudaEventQuery(event_) != cudaErrorNotReady; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+  cudaError_t error_ = cudaSuccess;
+};
+
+class CudaQueue : public Queue {
+ public:
+  explicit CudaQueue(int card) : card_(card) {
+    UseCard(card_);
+    Note("cudaStreamCreate", cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  }
+  ~CudaQueue() override {
+    if (stream_ == nullptr) return;
+    UseCard(card_);
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+
+  void CopyToDevice(void* device, const void* host, size_t bytes) override {
+    Note("copy to the card", cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+  }
+  void CopyToHost(void* host, const void* device, size_t bytes) override {
+    Note("copy to the host", cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_));
+  }
+  void CopyOnDevice(void* to, const void* from, size_t bytes) override {
+    Note("copy on the card", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_));
+  }
+  void Fill(void* device, uint8_t byte, size_t bytes) override {
+    Note("fill", cudaMemsetAsync(device, byte, bytes, stream_));
+  }
+  std::unique_ptr<QueueEvent> Record() override { return std::make_unique<CudaEvent>(stream_); }
+  absl::Status Synchronize() override {
+    Note("a kernel or copy", cudaStreamSynchronize(stream_));
+    return status_;
+  }
+
+  void Note(std::string_view what, cudaError_t error) {
+    if (error != cudaSuccess && status_.ok()) status_ = Failure(what, error);
+  }
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  const int card_;
+  cudaStream_t stream_ = nullptr;
+  absl::Status status_;
+};
+
+}  // namespace
+
+CUstream_st* CudaStream(Queue* queue) {
+  return static_cast<CudaQueue*>(queue)->stream();
+}
+void NoteLaunchError(Queue* queue, const char* kernel, int error) {
+  static_cast<CudaQueue*>(queue)->Note(kernel, static_cast<cudaError_t>(error));
+}
+
+absl::StatusOr<CardInfo> OpenCard(int index) {
+  int count = 0;
+  const cudaError_t counted = cudaGetDeviceCount(&count);
+  if (counted == cudaErrorInsufficientDriver) {
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    if (driver == 0) return Unavailable("this machine has no NVIDIA driver");
+    return Unavailable("the NVIDIA driver serves CUDA {}.{}, this build needs {}.{}", driver / 1000, driver % 1000 / 10,
+                       CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  }
+  if (counted != cudaSuccess) return Unavailable("{}", cudaGetErrorString(counted));
+  if (index >= count) return Unavailable("this machine has {} NVIDIA cards, numbered from 0", count);
+  cudaDeviceProp properties;
+  cudaError_t error = cudaSetDevice(index);
+  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, index);
+  if (error != cudaSuccess) return Unavailable("{}", cudaGetErrorString(error));
+  if (properties.major < 8) {
+    return Unavailable("{} is of compute capability {}.{}; the kernels need 8.0", properties.name, properties.major,
+                       properties.minor);
+  }
+  return CardInfo{properties.name, fmt::format("sm_{}{}", properties.major, properties.minor),
+                  properties.multiProcessorCount, properties.sharedMemPerBlockOptin,
+                  static_cast<int64_t>(properties.totalGlobalMem)};
+}
+
+void UseCard(int index) {
+  // The index was good when the card was opened; what fails later shows at the next operation.
+  (void)cudaSetDevice(index);
+}
+
+absl::StatusOr<void*> AllocateOnDevice(int card, size_t bytes) {
+  UseCard(card);
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, bytes > 0 ? bytes : 1);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // this one is not sticky
+    return ResourceExhausted("cuda:{}: no memory on the card for {} bytes", card, bytes);
+  }
+  if (error != cudaSuccess) return Failure("cudaMalloc", error);
+  return memory;
+}
+
+void FreeOnDevice(int card, void* memory) {
+  UseCard(card);
+  cudaFree(memory);
+}
+
+std::unique_ptr<Queue> NewQueue(int card) {
+  return std::make_unique<CudaQueue>(card);
+}
+
+const char* BackEndKind() {
+  return "cuda";
+}
+
+}  // namespace layover::gpu

@@ -1,0 +1,52 @@
+// Packed weights on the card, byte by byte. The order is that of the fragments of mma.sync, so that a warp's product
+// reads each weight once, straight from memory into the registers that the tensor cores take.
+//
+// Integer types. A tile is 8 outputs, a chunk 128 columns (4 blocks of 32) of a tile; a tile's chunks stand back to
+// back, then the next tile's. Lane 4 g + t of a warp holds, of output g, the columns 4 t + j and 16 + 4 t + j of each
+// block. Columns beyond the last and outputs beyond the last are zero.
+//   "words"   [32 lanes][4 blocks] uint32: for nibbles, byte j holds column 4 t + j low and 16 + 4 t + j high
+//   "halves"  [4 t][4 blocks][2] f16: of outputs 2 t and 2 t + 1 (what a lane's sums are of)
+//   Q4_0  576 B: words q; halves d                                     value = d * (q - 8)
+//   Q4_1  640 B: words q; halves d; halves m                           value = d * q + m
+//   Q8_0 1088 B: words of columns 4 t + j; words of 16 + 4 t + j; halves d
+//   Q6_K  848 B: words of the low nibbles; high [32 lanes][2 pairs of blocks] uint32, byte j: bits 0-1 and 2-3 are bits
+//   4
+//         and 5 of columns 4 t + j and 16 + 4 t + j in the even block, bits 4-7 in the odd; int8 sc [4 t][4 blocks][2
+//         groups of 16][2 outputs]; f16 d [4 t][2]                     value = (d * sc) * (q - 32)
+//
+// Float types: a tile is 32 outputs, a unit 16 bytes of columns of one output: [tile][unit][32 outputs] 16 bytes.
+#ifndef LAYOVER_KERNELS_CUDA_WEIGHT_LAYOUT_H_
+#define LAYOVER_KERNELS_CUDA_WEIGHT_LAYOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace layover::gpu {
+
+inline constexpr int kTileOutputs = 8;
+inline constexpr int kChunkCols = 128;
+inline constexpr int kChunkBlocks = 4;
+inline constexpr int kWordsBytes = 512;  // 32 lanes, 4 blocks
+inline constexpr int kHalvesBytes = 64;  // 4 t, 4 blocks, 2 outputs
+
+inline constexpr int kQ4_0ChunkBytes = kWordsBytes + kHalvesBytes;
+inline constexpr int kQ4_1ChunkBytes = kWordsBytes + 2 * kHalvesBytes;
+inline constexpr int kQ8_0ChunkBytes = 2 * kWordsBytes + kHalvesBytes;
+inline constexpr int kQ6_KHigh = kWordsBytes;
+inline constexpr int kQ6_KScales = kQ6_KHigh + 256;
+inline constexpr int kQ6_KD = kQ6_KScales + 64;
+inline constexpr int kQ6_KChunkBytes = kQ6_KD + 16;
+
+inline constexpr int kFloatTileOutputs = 32;
+
+// Products of experts: blockIdx.y is a choice, of row choice / k, and its expert is chosen[choice].
+struct ExpertChoices {
+  const int32_t* chosen = nullptr;  // null: one weight for all rows
+  long long expert_bytes = 0;
+  int k = 1;
+  bool x_per_choice = false;
+};
+
+}  // namespace layover::gpu
+
+#endif  // LAYOVER_KERNELS_CUDA_WEIGHT_LAYOUT_H_

@@ -1,0 +1,181 @@
+// Queues, memory and cards of the emulation. Nothing runs when it is put in a queue: entries wait until somebody
+// synchronises or asks for an event, and then those of all queues run in an order that the seed chooses, each queue's
+// own in theirs. Device memory is of exact size, so that AddressSanitizer sees an overrun, and begins as poison.
+#include "kernels/cuda/runtime.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "common/check.h"
+#include "common/status.h"
+#include "kernels/emulation/engine.h"
+
+namespace layover::emulation {
+namespace {
+
+constexpr int kCards = 8;  // so many emu:N there are
+constexpr int64_t kCardBytes = int64_t{2} << 30;
+
+using Operation = std::function<std::string()>;  // answers with what went wrong, or nothing
+
+class EmulatedQueue;
+
+// All queues of the process. Entries run under the lock: one at a time, as their kernels do.
+struct Queues {
+  std::mutex mutex;
+  std::vector<EmulatedQueue*> all;
+  uint64_t turn = 0;
+};
+Queues& TheQueues() {
+  static Queues& queues = *new Queues;
+  return queues;
+}
+
+class EmulatedEvent : public gpu::QueueEvent {
+ public:
+  bool Done() const override;
+  std::shared_ptr<bool> done = std::make_shared<bool>(false);
+};
+
+class EmulatedQueue : public gpu::Queue {
+ public:
+  EmulatedQueue() {
+    std::lock_guard lock(TheQueues().mutex);
+    TheQueues().all.push_back(this);
+  }
+  ~EmulatedQueue() override {
+    std::lock_guard lock(TheQueues().mutex);
+    while (!waiting_.empty()) RunOne();
+    std::erase(TheQueues().all, this);
+  }
+
+  void CopyToDevice(void* device, const void* host, size_t bytes) override { Copy(device, host, bytes); }
+  void CopyToHost(void* host, const void* device, size_t bytes) override { Copy(host, device, bytes); }
+  void CopyOnDevice(void* to, const void* from, size_t bytes) override { Copy(to, from, bytes); }
+  void Fill(void* device, uint8_t byte, size_t bytes) override {
+    Put([=] {
+      if (bytes > 0) std::memset(device, byte, bytes);
+      return std::string();
+    });
+  }
+  std::unique_ptr<gpu::QueueEvent> Record() override {
+    auto event = std::make_unique<EmulatedEvent>();
+    Put([done = event->done] {
+      *done = true;
+      return std::string();
+    });
+    return event;
+  }
+  absl::Status Synchronize() override;
+
+  void Put(Operation operation) {
+    std::lock_guard lock(TheQueues().mutex);
+    waiting_.push_back(std::move(operation));
+  }
+  bool idle() const { return waiting_.empty(); }
+  // With the lock held.
+  void RunOne() {
+    const Operation operation = std::move(waiting_.front());
+    waiting_.pop_front();
+    if (!error_.empty()) return;  // after an error nothing runs, as on a card
+    error_ = operation();
+  }
+
+ private:
+  void Copy(void* to, const void* from, size_t bytes) {
+    Put([=] {
+      if (bytes > 0) std::memcpy(to, from, bytes);
+      return std::string();
+    });
+  }
+
+  std::deque<Operation> waiting_;
+  std::string error_;
+};
+
+// One entry of a queue that the seed chooses. With the lock held; false if all are idle.
+bool RunOneOfAny() {
+  Queues& queues = TheQueues();
+  std::vector<EmulatedQueue*> busy;
+  for (EmulatedQueue* queue : queues.all) {
+    if (!queue->idle()) busy.push_back(queue);
+  }
+  if (busy.empty()) return false;
+  uint64_t z = CurrentSettings().seed + ++queues.turn * 0x9e3779b97f4a7c15ull;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+  busy[(z ^ z >> 31) % busy.size()]->RunOne();
+  return true;
+}
+
+absl::Status EmulatedQueue::Synchronize() {
+  std::lock_guard lock(TheQueues().mutex);
+  while (!waiting_.empty()) RunOneOfAny();
+  return error_.empty() ? absl::OkStatus() : Internal("{}", error_);
+}
+
+// Whoever asks again and again gets there.
+bool EmulatedEvent::Done() const {
+  std::lock_guard lock(TheQueues().mutex);
+  if (!*done) RunOneOfAny();
+  return *done;
+}
+
+}  // namespace
+
+void EnqueueKernel(gpu::Queue* queue, const char* name, gpu::Grid grid, int threads, size_t shared_bytes,
+                   std::function<void()> body) {
+  static_cast<EmulatedQueue*>(queue)->Put([=, body = std::move(body)] {
+    KernelLaunch launch;
+    launch.name = name;
+    launch.grid = {grid.x, grid.y, grid.z};
+    launch.block = {static_cast<unsigned>(threads), 1, 1};
+    launch.shared_bytes = shared_bytes;
+    launch.run = [](void* arguments) { (*static_cast<const std::function<void()>*>(arguments))(); };
+    launch.arguments = const_cast<std::function<void()>*>(&body);
+    return RunKernel(launch, CurrentSettings());
+  });
+}
+
+}  // namespace layover::emulation
+
+namespace layover::gpu {
+
+absl::StatusOr<CardInfo> OpenCard(int index) {
+  if (index < 0 || index >= emulation::kCards) return Unavailable("there are {} emulated cards", emulation::kCards);
+  const emulation::Settings settings = emulation::CurrentSettings();
+  return CardInfo{"emulated card", "emulated", settings.multiprocessors, settings.shared_bytes, emulation::kCardBytes};
+}
+
+void UseCard(int) {}
+
+absl::StatusOr<void*> AllocateOnDevice(int, size_t bytes) {
+  void* memory = nullptr;
+  if (bytes > static_cast<size_t>(emulation::kCardBytes) || posix_memalign(&memory, 256, bytes > 0 ? bytes : 1) != 0) {
+    return ResourceExhausted("no memory on the card for {} bytes", bytes);
+  }
+  std::memset(memory, 0xff, bytes);
+  return memory;
+}
+
+void FreeOnDevice(int, void* memory) {
+  {
+    std::lock_guard lock(emulation::TheQueues().mutex);
+    while (emulation::RunOneOfAny()) {
+    }
+  }
+  std::free(memory);
+}
+
+std::unique_ptr<Queue> NewQueue(int) {
+  return std::make_unique<emulation::EmulatedQueue>();
+}
+
+const char* BackEndKind() {
+  return "emu";
+}
+
+}  // namespace layover::gpu
