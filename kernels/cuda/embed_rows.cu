@@ -75,6 +75,14 @@ void LaunchEmbedRows(const EmbedRowsArgs& args, const void* weights, Queue* queu
       return LaunchTable<IntegerTable<Q8_0Format>>(args, weights, queue);
     case WeightType::kQ6_K:
       return LaunchTable<IntegerTable<Q6_KFormat>>(args, weights, queue);
+    case WeightType::kQ5_0:
+      return LaunchTable<IntegerTable<Q5_0Format>>(args, weights, queue);
+    case WeightType::kQ5_1:
+      return LaunchTable<IntegerTable<Q5_1Format>>(args, weights, queue);
+    case WeightType::kQ4_K:
+      return LaunchTable<IntegerTable<Q4_KFormat>>(args, weights, queue);
+    case WeightType::kQ5_K:
+      return LaunchTable<IntegerTable<Q5_KFormat>>(args, weights, queue);
     default:
       return;  // PackWeight refuses the others
   }

@@ -14,6 +14,14 @@ void LaunchOfType(WeightType type, const Product& p, int choices, Queue* queue) 
       return LaunchIntegerProduct<Q8_0Format>(p, choices, queue);
     case WeightType::kQ6_K:
       return LaunchIntegerProduct<Q6_KFormat>(p, choices, queue);
+    case WeightType::kQ5_0:
+      return LaunchIntegerProduct<Q5_0Format>(p, choices, queue);
+    case WeightType::kQ5_1:
+      return LaunchIntegerProduct<Q5_1Format>(p, choices, queue);
+    case WeightType::kQ4_K:
+      return LaunchIntegerProduct<Q4_KFormat>(p, choices, queue);
+    case WeightType::kQ5_K:
+      return LaunchIntegerProduct<Q5_KFormat>(p, choices, queue);
     default:
       return;  // PackWeight refuses the others
   }

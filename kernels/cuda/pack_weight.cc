@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "common/limits.h"
 #include "common/status.h"
+#include "kernels/cpu/source_block.h"
 #include "kernels/cuda/weight_layout.h"
 #include "kernels/dequantize.h"
 
@@ -67,6 +68,51 @@ void PackQ6_K(const uint8_t* source, int column, const Place& place) {
   std::memcpy(place.chunk + kQ6_KD + (t * 2 + output) * 2, source + 208, 2);
 }
 
+// Codes of four or five bits, from GGUF's block as all packers read it.
+void PutCodes(const SourceBlock& source, bool fifth_bits, const Place& place) {
+  for (int i = 0; i < 16; ++i) {
+    const int first = source.code[i], second = source.code[16 + i];
+    place.Word(i / 4)[i % 4] = static_cast<uint8_t>((first & 15) | (second & 15) << 4);
+    if (!fifth_bits) continue;
+    uint8_t* bits = place.chunk + kWordsBytes + (4 * place.g + i / 4) * 4 + i % 4;
+    *bits = static_cast<uint8_t>(*bits | (first >> 4 | second >> 4 << 1) << (2 * place.block));
+  }
+}
+
+void PackQ5(const SourceBlock& source, bool minimum, const Place& place) {
+  PutCodes(source, true, place);
+  std::memcpy(place.Half(kWordsBytes + kBitsBytes), &source.d, 2);
+  if (minimum) std::memcpy(place.Half(kWordsBytes + kBitsBytes + kHalvesBytes), &source.m, 2);
+}
+
+void PackSubScaled(const SourceBlock& source, bool fifth_bits, const Place& place) {
+  PutCodes(source, fifth_bits, place);
+  const int subs = kWordsBytes + (fifth_bits ? kBitsBytes : 0), t = place.g / 2, output = place.g % 2;
+  place.chunk[subs + (t * kChunkBlocks + place.block) * 4 + output] = source.sc[0];
+  place.chunk[subs + (t * kChunkBlocks + place.block) * 4 + 2 + output] = source.sub_minimum;
+  std::memcpy(place.chunk + subs + kSubsBytes + (t * 4 + output) * 2, &source.d, 2);
+  std::memcpy(place.chunk + subs + kSubsBytes + (t * 4 + 2 + output) * 2, &source.m, 2);
+}
+
+// Whether the type is packed from its SourceBlock, and then done.
+bool PackFromSource(WeightType type, const uint8_t* row, int block, const Place& place) {
+  SourceBlock source;
+  switch (type) {
+    case WeightType::kQ5_0:
+    case WeightType::kQ5_1:
+      ReadSourceOf(type)(row, block, &source);
+      PackQ5(source, type == WeightType::kQ5_1, place);
+      return true;
+    case WeightType::kQ4_K:
+    case WeightType::kQ5_K:
+      ReadSourceOf(type)(row, block, &source);
+      PackSubScaled(source, type == WeightType::kQ5_K, place);
+      return true;
+    default:
+      return false;
+  }
+}
+
 struct TypeInfo {
   WeightType type;
   int chunk_bytes;  // 0: float type
@@ -81,6 +127,10 @@ constexpr std::array kTypes = {
     TypeInfo{WeightType::kQ4_1, kQ4_1ChunkBytes, PackQ4_1},
     TypeInfo{WeightType::kQ8_0, kQ8_0ChunkBytes, PackQ8_0},
     TypeInfo{WeightType::kQ6_K, kQ6_KChunkBytes, nullptr},
+    TypeInfo{WeightType::kQ5_0, kQ5_0ChunkBytes, nullptr},
+    TypeInfo{WeightType::kQ5_1, kQ5_1ChunkBytes, nullptr},
+    TypeInfo{WeightType::kQ4_K, kQ4_KChunkBytes, nullptr},
+    TypeInfo{WeightType::kQ5_K, kQ5_KChunkBytes, nullptr},
 };
 
 const TypeInfo* Find(WeightType type) {
@@ -110,6 +160,7 @@ void PackIntegerRow(const TypeInfo& info, const uint8_t* row, int output, int co
     const Place place{tile + static_cast<size_t>(column / kChunkCols) * static_cast<size_t>(info.chunk_bytes),
                       output % kTileOutputs, column % kChunkCols / 32};
     const uint8_t* block = row + static_cast<size_t>(column / in_block) * BlockBytes(info.type);
+    if (PackFromSource(info.type, row, column / 32, place)) continue;
     if (info.type == WeightType::kQ6_K) {
       PackQ6_K(block, column % in_block, place);
     } else {

@@ -78,7 +78,7 @@ __device__ __forceinline__ void Normalise(const float* x, int dim, int lane, flo
 
 // A half warp is a value column of one head of one slice: sixteen lanes are the contract's sixteen lanes.
 template <int kParts>
-__global__ void __launch_bounds__(kDeltaWarps * 32) DeltaNetKernel(GatedDeltaNetArgs args) {
+__global__ void __launch_bounds__(kDeltaWarps * 32, 1) DeltaNetKernel(GatedDeltaNetArgs args) {
   const int lane = static_cast<int>(threadIdx.x) % 16;
   const int column = static_cast<int>(blockIdx.x) * kDeltaColumns + static_cast<int>(threadIdx.x) / 16;
   const int head = static_cast<int>(blockIdx.y), slice = static_cast<int>(blockIdx.z);

@@ -153,6 +153,98 @@ struct Q6_KFormat {
   }
 };
 
+// Words of a block whose codes are a nibble and, if there are bits, a fifth bit.
+__device__ __forceinline__ void FiveBitWords(uint32_t nibbles, uint32_t bits, int b, uint32_t (&w)[2]) {
+  w[0] = (nibbles & 0x0f0f0f0fu) | (bits >> (2 * b) & 0x01010101u) << 4;
+  w[1] = (nibbles >> 4 & 0x0f0f0f0fu) | (bits >> (2 * b + 1) & 0x01010101u) << 4;
+}
+__device__ __forceinline__ int FifthBitOf(const uint8_t* bits, int g, int b, int k) {
+  return bits[(4 * g + k % 16 / 4) * 4 + k % 4] >> (2 * b + k / 16) & 1;
+}
+
+// Q5_0 and Q5_1.
+template <bool kMinimum>
+struct Q5Format {
+  static constexpr int kChunkBytes = kMinimum ? kQ5_1ChunkBytes : kQ5_0ChunkBytes;
+  static constexpr int kGroups = 1;
+  static constexpr int kOffset = kMinimum ? 0 : 16;
+  static constexpr bool kHasMinimum = kMinimum;
+  static constexpr int kD = kWordsBytes + kBitsBytes;
+
+  struct Share {
+    uint4 q, d, m;
+    uint32_t bits;
+  };
+  __device__ static __forceinline__ void Load(const uint8_t* chunk, int lane, Share* share) {
+    share->q = Load16<uint4>(chunk + lane * 16);
+    share->bits = reinterpret_cast<const uint32_t*>(chunk + kWordsBytes)[lane];
+    share->d = Load16<uint4>(chunk + kD + lane % 4 * 16);
+    if (kMinimum) share->m = Load16<uint4>(chunk + kD + kHalvesBytes + lane % 4 * 16);
+  }
+  __device__ static __forceinline__ void Words(const Share& share, int b, uint32_t (&w)[2]) {
+    FiveBitWords(WordOf(share.q, b), share.bits, b, w);
+  }
+  __device__ static __forceinline__ float Scale(const Share& share, int b, int, int output) {
+    return output == 0 ? LowHalf(WordOf(share.d, b)) : HighHalf(WordOf(share.d, b));
+  }
+  __device__ static __forceinline__ float Minimum(const Share& share, int b, int output) {
+    if (!kMinimum) return 0.0f;
+    return output == 0 ? LowHalf(WordOf(share.m, b)) : HighHalf(WordOf(share.m, b));
+  }
+  __device__ static __forceinline__ float Value(const uint8_t* chunk, int g, int b, int k) {
+    const int q = (NibbleOf(chunk, g, b, k) | FifthBitOf(chunk + kWordsBytes, g, b, k) << 4) - kOffset;
+    const float value = static_cast<float>(q) * HalfOf(chunk + kD, g, b);
+    return kMinimum ? value + HalfOf(chunk + kD + kHalvesBytes, g, b) : value;
+  }
+};
+
+// Q4_K and, with a fifth bit, Q5_K.
+template <bool kFifthBit>
+struct SubScaledFormat {
+  static constexpr int kChunkBytes = kFifthBit ? kQ5_KChunkBytes : kQ4_KChunkBytes;
+  static constexpr int kGroups = 1;
+  static constexpr int kOffset = 0;
+  static constexpr bool kHasMinimum = true;
+  static constexpr int kSubs = kWordsBytes + (kFifthBit ? kBitsBytes : 0);
+  static constexpr int kTops = kSubs + kSubsBytes;
+
+  struct Share {
+    uint4 q, subs;
+    uint2 tops;  // d of both outputs, dmin of both
+    uint32_t bits;
+  };
+  __device__ static __forceinline__ void Load(const uint8_t* chunk, int lane, Share* share) {
+    share->q = Load16<uint4>(chunk + lane * 16);
+    share->bits = kFifthBit ? reinterpret_cast<const uint32_t*>(chunk + kWordsBytes)[lane] : 0;
+    share->subs = Load16<uint4>(chunk + kSubs + lane % 4 * 16);
+    share->tops = reinterpret_cast<const uint2*>(chunk + kTops)[lane % 4];
+  }
+  __device__ static __forceinline__ void Words(const Share& share, int b, uint32_t (&w)[2]) {
+    FiveBitWords(WordOf(share.q, b), share.bits, b, w);
+  }
+  __device__ static __forceinline__ float Scale(const Share& share, int b, int, int output) {
+    const int sc = WordOf(share.subs, b) >> (8 * output) & 255;
+    return (output == 0 ? LowHalf(share.tops.x) : HighHalf(share.tops.x)) * static_cast<float>(sc);  // exact
+  }
+  __device__ static __forceinline__ float Minimum(const Share& share, int b, int output) {
+    const int m = WordOf(share.subs, b) >> (16 + 8 * output) & 255;
+    return -((output == 0 ? LowHalf(share.tops.y) : HighHalf(share.tops.y)) * static_cast<float>(m));
+  }
+  __device__ static __forceinline__ float Value(const uint8_t* chunk, int g, int b, int k) {
+    const uint8_t* subs = chunk + kSubs + (g / 2 * kChunkBlocks + b) * 4 + g % 2;
+    const uint16_t* tops = reinterpret_cast<const uint16_t*>(chunk + kTops) + g / 2 * 4 + g % 2;
+    const int high = kFifthBit ? FifthBitOf(chunk + kWordsBytes, g, b, k) << 4 : 0;
+    const float scale = HalfToFloat(tops[0]) * static_cast<float>(subs[0]);
+    const float minimum = -(HalfToFloat(tops[2]) * static_cast<float>(subs[2]));
+    return static_cast<float>(NibbleOf(chunk, g, b, k) | high) * scale + minimum;
+  }
+};
+
+using Q5_0Format = Q5Format<false>;
+using Q5_1Format = Q5Format<true>;
+using Q4_KFormat = SubScaledFormat<false>;
+using Q5_KFormat = SubScaledFormat<true>;
+
 }  // namespace layover::gpu
 
 #endif  // LAYOVER_KERNELS_CUDA_WEIGHT_FORMATS_H_

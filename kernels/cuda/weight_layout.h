@@ -13,6 +13,13 @@
 //   4
 //         and 5 of columns 4 t + j and 16 + 4 t + j in the even block, bits 4-7 in the odd; int8 sc [4 t][4 blocks][2
 //         groups of 16][2 outputs]; f16 d [4 t][2]                     value = (d * sc) * (q - 32)
+//   "bits"    [32 lanes] uint32: byte j: bits 2 b and 2 b + 1 are bit 4 of columns 4 t + j and 16 + 4 t + j of block b
+//   Q5_0  704 B: words of the low nibbles; bits; halves d              value = d * (q - 16)
+//   Q5_1  768 B: words of the low nibbles; bits; halves d; halves m    value = d * q + m
+//   Q4_K  608 B: words q; "subs" [4 t][4 blocks] sc of outputs 2 t and 2 t + 1, then m of both, a byte each; "tops" [4
+//   t]
+//         f16 d of both, f16 dmin of both                              value = (d * sc) * q - (dmin * m)
+//   Q5_K  736 B: words of the low nibbles; bits; subs; tops            as Q4_K
 //
 // Float types: a tile is 32 outputs, a unit 16 bytes of columns of one output: [tile][unit][32 outputs] 16 bytes.
 #ifndef LAYOVER_KERNELS_CUDA_WEIGHT_LAYOUT_H_
@@ -36,6 +43,14 @@ inline constexpr int kQ6_KHigh = kWordsBytes;
 inline constexpr int kQ6_KScales = kQ6_KHigh + 256;
 inline constexpr int kQ6_KD = kQ6_KScales + 64;
 inline constexpr int kQ6_KChunkBytes = kQ6_KD + 16;
+
+inline constexpr int kBitsBytes = 128;
+inline constexpr int kSubsBytes = 64;
+inline constexpr int kTopsBytes = 32;
+inline constexpr int kQ5_0ChunkBytes = kWordsBytes + kBitsBytes + kHalvesBytes;
+inline constexpr int kQ5_1ChunkBytes = kWordsBytes + kBitsBytes + 2 * kHalvesBytes;
+inline constexpr int kQ4_KChunkBytes = kWordsBytes + kSubsBytes + kTopsBytes;
+inline constexpr int kQ5_KChunkBytes = kWordsBytes + kBitsBytes + kSubsBytes + kTopsBytes;
 
 inline constexpr int kFloatTileOutputs = 32;
 

@@ -21,8 +21,9 @@
 namespace layover::gpu_test {
 
 // What the CUDA back end has products of.
-inline constexpr WeightType kGpuWeightTypes[] = {WeightType::kF32,  WeightType::kF16,  WeightType::kBF16, WeightType::kQ4_0,
-                                                 WeightType::kQ4_1, WeightType::kQ8_0, WeightType::kQ6_K};
+inline constexpr WeightType kGpuWeightTypes[] = {
+    WeightType::kF32,  WeightType::kF16,  WeightType::kBF16, WeightType::kQ4_0, WeightType::kQ4_1, WeightType::kQ5_0,
+    WeightType::kQ5_1, WeightType::kQ8_0, WeightType::kQ4_K, WeightType::kQ5_K, WeightType::kQ6_K};
 
 // Memory of a device that lives as long as this.
 class Memory {

@@ -1,4 +1,8 @@
-"""The whole product on the CUDA back end, whose kernels the CPU runs under emulation: two stages on emu:0 and emu:1."""
+"""The whole product on the CUDA back end, whose kernels the CPU runs under emulation: two stages on emu:0 and emu:1.
+
+LAYOVER_TEST_DEVICES="cuda:0,cuda:0" runs it on real cards.
+"""
+import os
 import unittest
 
 from harness import Case, Server, layover, tiny_model
@@ -13,7 +17,8 @@ def topology(model, store, devices, kv_type="f16"):
             'server: {listen: "127.0.0.1:0"}\n')
 
 
-EMULATED = (("emu:0", "0-0"), ("emu:1", "1-1"))
+DEVICES = os.environ.get("LAYOVER_TEST_DEVICES", "emu:0,emu:1").split(",")
+EMULATED = ((DEVICES[0], "0-0"), (DEVICES[1], "1-1"))
 PROCESSOR = (("cpu", "0-1"),)
 HISTORY = list(range(10, 90))
 
@@ -57,17 +62,18 @@ class Emulated(Case):
         self.same(self.both_turns("emulated", EMULATED, kv_type="q8_0"), self.both_turns("processor", PROCESSOR, kv_type="q8_0"))
 
     def test_a_card_that_is_not_there_is_named(self):
-        text = topology(tiny_model(self.folder, *FLAGS), None, (("emu:63", "0-1"),))
+        kind = DEVICES[0].split(":")[0]
+        text = topology(tiny_model(self.folder, *FLAGS), None, ((kind + ":63", "0-1"),))
         server = Server(text, self.folder, name="missing").start(expect_ready=False)
         self.assertNotEqual(server.process.wait(timeout=60), 0)
-        self.assertIn("emu:63: there are 8 emulated cards", server.log_text())
+        self.assertRegex(server.log_text(), kind + ":63: (there are 8 emulated cards|this machine has . NVIDIA cards)")
 
     def test_plan_accepts_the_devices(self):
         path = self.folder / "plan.yaml"
         path.write_text(topology(tiny_model(self.folder, *FLAGS), None, EMULATED))
         result = layover("plan", path)
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("emu:1", result.stdout)
+        self.assertIn(DEVICES[1], result.stdout)
 
 
 if __name__ == "__main__":

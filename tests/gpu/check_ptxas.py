@@ -14,8 +14,10 @@ import sys
 REGISTERS = [
     (r"ManyRowsKernel", 255),
     (r"FewRowsKernel", 96),
-    (r"AttentionKernelILi\dELi1E", 128),
+    (r"AttentionKernelILi\dELi1E", 168),
     (r"AttentionKernelILi\dELi[248]E", 255),
+    (r"DeltaNetKernelILi32E", 224),  # heads of 512
+    (r"DeltaNetKernelILi(4|8|16)E", 128),
 ]
 OTHERS = 64
 STATIC_SHARED = 48 * 1024
