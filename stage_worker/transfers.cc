@@ -1,5 +1,7 @@
 #include "stage_worker/transfers.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -48,7 +50,7 @@ struct Transfers::RunWriter {
   }
 };
 
-Transfers::Lane::Lane() : thread_([this] { Loop(); }) {}
+Transfers::Lane::Lane(int niceness) : niceness_(niceness), thread_([this] { Loop(); }) {}
 
 Transfers::Lane::~Lane() {
   {
@@ -73,6 +75,8 @@ void Transfers::Lane::WaitIdle() {
 }
 
 void Transfers::Lane::Loop() {
+  // On Linux this is the calling thread's own. If it is not allowed, saving is only less polite.
+  if (niceness_ != 0) (void)setpriority(PRIO_PROCESS, 0, niceness_);
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stop_ || !jobs_.empty(); });

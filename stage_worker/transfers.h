@@ -34,6 +34,9 @@ struct TransferResult {
 
 class Transfers {
  public:
+  // So that saving takes what decoding leaves of the processors.
+  static constexpr int kSaveNiceness = 15;
+
   Transfers(Device& device, const KvPages& pages, const RecurrentState& states, int stage,
             Mailbox<TransferResult>* results);
   ~Transfers();  // cancels what runs and waits for it
@@ -58,13 +61,14 @@ class Transfers {
   // One thread and its queue.
   class Lane {
    public:
-    Lane();
+    explicit Lane(int niceness);  // as of nice(1)
     ~Lane();
     void Run(std::function<void()> job);
     void WaitIdle();
 
    private:
     void Loop();
+    const int niceness_;
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<std::function<void()>> jobs_;  // guarded by mutex_
@@ -97,8 +101,9 @@ class Transfers {
   std::atomic<bool> cancel_all_{false};
   mutable std::mutex mutex_;
   std::set<uint64_t> aborted_saves_;  // guarded by mutex_
-  Lane save_lane_;
-  Lane restore_lane_;
+  // A save waits for nobody, a restore has a client waiting.
+  Lane save_lane_{kSaveNiceness};
+  Lane restore_lane_{0};
 };
 
 }  // namespace layover
