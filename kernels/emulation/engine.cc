@@ -230,8 +230,10 @@ void Engine::Barrier(Site site) {
     barrier_site_ = site;
     barrier_first_ = running_;
   } else if (barrier_site_.line != site.line || std::strcmp(barrier_site_.file, site.file) != 0) {
-    Fail(site, fmt::format("threads meet at different barriers: {} waits at {}:{}", ThreadName(barrier_first_),
-                           barrier_site_.file, barrier_site_.line));
+    // Named first: what is still alive when a stack is abandoned is lost.
+    std::string what = fmt::format("threads meet at different barriers: {} waits at {}:{}", ThreadName(barrier_first_),
+                                   barrier_site_.file, barrier_site_.line);
+    Fail(site, std::move(what));
   }
   if (live_ < n_threads_) Fail(site, "a barrier after threads of the block have ended");
   char* const tag = &block_tags_[block_number_ % 2];
