@@ -160,7 +160,7 @@ void Engine::OnTimer() {
   for (auto& [number, transfer] : transfers_) {
     if (transfer.kind != TransferKind::kSave || transfer.committing || !transfer.status.ok()) continue;
     if (Clock::now() - transfer.last_sign < std::chrono::milliseconds(limits::kSaveSilentMs)) continue;
-    AbortSave(transfer, number, DeadlineExceeded("the save made no progress for {} ms", limits::kSaveSilentMs));
+    AbortSave(transfer, number, Internal("the save made no progress for {} ms", limits::kSaveSilentMs));
   }
   if (Clock::now() >= next_expiry_) {
     next_expiry_ = Clock::now() + std::chrono::milliseconds(limits::kExpiryIntervalMs);

@@ -313,6 +313,8 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   void WithLoaded(const std::string& owner, const std::string& id, std::function<void(absl::Status)> failed,
                   std::function<void(const ConversationPtr&)> then);
   absl::Status CheckAtRest(const Conversation& conversation) const;
+  // Nothing of it is held that could be saved, parked or forked: 409, but no question of identity.
+  static absl::Status NoState(const Conversation& conversation, std::string_view what);
   ConversationInfo InfoOf(const Conversation& conversation, bool everything) const;
   BranchInfo InfoOf(const Conversation& conversation, const Branch& branch) const;
   void SaveCatalogRow(const Conversation& conversation);

@@ -40,6 +40,10 @@ void Engine::WithLoaded(const std::string& owner, const std::string& id, std::fu
   }
 }
 
+absl::Status Engine::NoState(const Conversation& conversation, std::string_view what) {
+  return WithPart(FailedPrecondition("conversation {} holds no {}", conversation.id, what), {.code = "no_state"});
+}
+
 absl::Status Engine::CheckAtRest(const Conversation& conversation) const {
   const bool wanted = std::any_of(conversation.branches.begin(), conversation.branches.end(),
                                   [this](const auto& branch) { return InUse(*branch); });

@@ -204,6 +204,11 @@ void Engine::TakeUnsaved(Conversation& conversation, const JournalState& state,
       conversation.branches.push_back(std::move(line));
     }
   }
+  for (const auto& branch : conversation.branches) {
+    if (branch->turn != state.trunk) continue;
+    MakeTrunk(conversation, branch.get());
+    break;
+  }
 }
 
 bool Engine::TryAdmit(Turn& turn) {

@@ -117,7 +117,7 @@ void Engine::ForkInto(const ConversationPtr& source, const std::string& new_id, 
   }
   const Branch& trunk = source->trunk();
   if (trunk.path.empty()) {
-    done(FailedPrecondition("conversation {} holds no tokens", source->id));
+    done(NoState(*source, "tokens"));
     return;
   }
   const ConversationPtr fork = NewConversation(source->owner, new_id);

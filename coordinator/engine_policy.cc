@@ -184,7 +184,7 @@ bool Engine::MakeRoomToPark(int64_t bytes) {
 }
 
 absl::Status Engine::BeginPark(const ConversationPtr& conversation, Branch& branch, Callback<ParkResult> done) {
-  if (pipeline_->tokens(branch.session).empty()) return FailedPrecondition("there is no state to park");
+  if (pipeline_->tokens(branch.session).empty()) return NoState(*conversation, "live state to park");
   const uint64_t number = next_transfer_++;
   Transfer& transfer = transfers_[number];
   transfer.kind = TransferKind::kPark;
@@ -273,7 +273,7 @@ void Engine::Park(std::string owner, std::string id, Callback<ParkResult> done) 
       if (trunk.parked != 0) {
         done(ParkResult{id, trunk.parked_bytes});
       } else {
-        done(FailedPrecondition("conversation {} holds no live state to park", id));
+        done(NoState(*conversation, "live state to park"));
       }
       return;
     }

@@ -165,7 +165,7 @@ void Engine::BeginSave(const ConversationPtr& conversation, ProgressCallback pro
   SavePlan plan = PlanSaveOf(*conversation, conversation->next_generation, whole);
   if (plan.nothing_new || (whole && plan.cuts.empty())) {
     if (conversation->manifest == nullptr || !conversation->HasImage()) {
-      refuse(FailedPrecondition("conversation {} holds no state to save: nothing of it is live", conversation->id));
+      refuse(NoState(*conversation, "state to save: nothing of it is live"));
     } else {
       done(UnchangedResult(*conversation));
     }

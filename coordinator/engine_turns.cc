@@ -295,7 +295,7 @@ void Engine::EndTurn(Turn& turn, TurnEnd end) {
     branch.last_used_ms = SteadyMs();
     Conversation& conversation = *turn.conversation;
     conversation.last_used_at = UnixMs() / 1000;
-    if (branch.path.size() > conversation.trunk().path.size()) MakeTrunk(conversation, turn.branch);
+    MakeTrunk(conversation, turn.branch);  // the branch extended last
     conversation.journalled_n = static_cast<int64_t>(conversation.trunk().path.size());
     if (!turn.request.cache_prompt && turn.session != 0) CloseBranch(conversation, branch);
   }

@@ -41,7 +41,7 @@ class RealShapes(Case):
         self.assertEqual(first["weight_bytes"], model.bytes_of(0, split + 1, last=False))
         self.assertEqual(second["weight_bytes"], model.bytes_of(split + 1, layers, last=True))
         for stage in (first, second):
-            parts = [stage[key] for key in ("weight_bytes", "kv_bytes", "state_bytes", "scratch_bytes")]
+            parts = [stage[key] for key in ("weight_bytes", "kv_bytes", "state_bytes", "checkpoint_bytes", "scratch_bytes")]
             self.assertEqual(stage["total_bytes"], sum(parts))
         automatic = self.plan(path, stages=((1, None), (1, None)))
         self.assertEqual(automatic[0]["layers"][1], automatic[1]["layers"][0])
