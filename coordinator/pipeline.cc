@@ -16,7 +16,7 @@ constexpr int kWindow = static_cast<int>(PageClass::kWindow);
 
 Pipeline::Pipeline(StageGroup* stages, const LedgerConfig& ledger, const SchedulerConfig& scheduler, int max_step_tokens,
                    Listener* listener)
-    : stages_(stages), listener_(listener), ledger_(ledger), scheduler_(scheduler) {
+    : stages_(stages), listener_(listener), max_slices_(scheduler.max_slices), ledger_(ledger), scheduler_(scheduler) {
   LAYOVER_CHECK(scheduler.chunk_tokens + scheduler.max_slices <= max_step_tokens);
 }
 
@@ -112,12 +112,28 @@ void Pipeline::Probe(uint64_t probe, SessionId id, int32_t token) {
     grow(fork.state.window_pages, ledger.window_pages, &fork.window_copies, &slice.new_window_pages);
   }
   if (ledger.state_slots > 0) slice.state_to = ledger.state_slots;
+  SendProbe();  // the one before has the scratch page
   stages_->SendOrdered(fork);
+  waiting_probe_ = WaitingProbe{probe, std::move(slice)};
+  if (scheduler_.steps_in_flight() == 0) SendProbe();
+}
+
+// The probe's row on its own.
+void Pipeline::SendProbe() {
+  if (!waiting_probe_.has_value()) return;
+  wire::Step message;
   InFlight step;
-  step.probe = probe;
-  step.seq = stages_->SendOrdered(wire::Step{{slice}});
+  AddProbe(&message, &step);
+  const uint64_t scratch = message.slices.back().session;
+  step.seq = stages_->SendOrdered(std::move(message));
   in_flight_.push_back(std::move(step));
   stages_->SendOrdered(wire::CloseSession{scratch});
+}
+
+void Pipeline::AddProbe(wire::Step* message, InFlight* step) {
+  step->probe = waiting_probe_->number;
+  message->slices.push_back(std::move(waiting_probe_->slice));
+  waiting_probe_.reset();
 }
 
 void Pipeline::Run(SessionId id, std::span<const int32_t> tokens, const RunSpec& spec) {
@@ -148,7 +164,10 @@ void Pipeline::Stop(SessionId id) {
 void Pipeline::Pump() {
   while (stages_->up()) {
     std::optional<Scheduler::StepPlan> plan = scheduler_.Next();
-    if (!plan.has_value()) return;
+    if (!plan.has_value()) {
+      if (scheduler_.steps_in_flight() == 0) SendProbe();
+      return;
+    }
     InFlight step;
     wire::Step message;
     for (const Scheduler::PlannedSlice& planned : plan->slices) {
@@ -164,8 +183,15 @@ void Pipeline::Pump() {
       FinishStep(step, {});
       continue;
     }
+    // A probe shares the weights' way through the caches with whoever decodes.
+    uint64_t scratch = 0;
+    if (waiting_probe_.has_value() && static_cast<int>(message.slices.size()) < max_slices_) {
+      scratch = waiting_probe_->slice.session;
+      AddProbe(&message, &step);
+    }
     step.seq = stages_->SendOrdered(std::move(message));
     in_flight_.push_back(std::move(step));
+    if (scratch != 0) stages_->SendOrdered(wire::CloseSession{scratch});
   }
 }
 
@@ -212,12 +238,12 @@ void Pipeline::OnStepDone(int stage, uint64_t seq, const wire::StepDone& done) {
   LAYOVER_CHECK(!in_flight_.empty() && in_flight_.front().seq == seq);
   const InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
+  if (!step.plan.slices.empty()) FinishStep(step, done);
   if (step.probe != 0) {
-    const bool answered = done.results.size() == 1 && done.results[0].rows.size() == 1;
-    listener_->OnProbed(step.probe, answered ? done.results[0].rows[0].digest : Digest());
-    return;
+    // Its slice was the last.
+    const bool answered = !done.results.empty() && done.results.back().rows.size() == 1;
+    listener_->OnProbed(step.probe, answered ? done.results.back().rows[0].digest : Digest());
   }
-  FinishStep(step, done);
 }
 
 void Pipeline::FinishStep(const InFlight& step, const wire::StepDone& done) {
@@ -254,6 +280,7 @@ void Pipeline::FinishStep(const InFlight& step, const wire::StepDone& done) {
 void Pipeline::Reset() {
   scheduler_.Clear();
   in_flight_.clear();
+  waiting_probe_.reset();
   sessions_.clear();
   ledger_.CloseAll();
 }

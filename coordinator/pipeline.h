@@ -79,7 +79,7 @@ class Pipeline {
   void SettleShadow(SessionId session) { SendTruncate(session); }  // it is filled: exactly its tokens are held
 
   // What the model says after the session's tokens and one more: the digest of that logits row, to OnProbed. A scratch
-  // session and page outside the capacity hold the one row; the session itself may run on.
+  // session and page outside the capacity hold the one row; the session itself may run on. The row rides in the next step.
   void Probe(uint64_t probe, SessionId session, int32_t token);
 
   const std::vector<int32_t>& tokens(SessionId session) const { return sessions_.at(session).tokens; }  // fed ones
@@ -111,7 +111,11 @@ class Pipeline {
     uint64_t seq = 0;
     Scheduler::StepPlan plan;
     std::vector<SessionId> dropped;     // slices that found no page
-    uint64_t probe = 0;                 // not a step of the scheduler's, but a probe's
+    uint64_t probe = 0;                 // whose row is the last slice; 0: none
+  };
+  struct WaitingProbe {
+    uint64_t number = 0;
+    wire::StepSlice slice;
   };
 
   // The new session has its place in the ledger.
@@ -119,9 +123,13 @@ class Pipeline {
   void SendTruncate(SessionId session);
   std::optional<wire::StepSlice> MakeSlice(const Scheduler::PlannedSlice& planned);
   void FinishStep(const InFlight& step, const wire::StepDone& done);
+  void SendProbe();
+  void AddProbe(wire::Step* message, InFlight* step);
 
   StageGroup* const stages_;
   Listener* const listener_;
+  const int max_slices_;
+  std::optional<WaitingProbe> waiting_probe_;
   PageLedger ledger_;
   Scheduler scheduler_;
   SessionId next_session_ = 1;

@@ -76,7 +76,7 @@ void Transfers::Lane::WaitIdle() {
 
 void Transfers::Lane::Loop() {
   // On Linux this is the calling thread's own. If it is not allowed, saving is only less polite.
-  if (niceness_ != 0) (void)setpriority(PRIO_PROCESS, 0, niceness_);
+  if (niceness_ != 0) (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + niceness_);
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
@@ -134,6 +134,17 @@ void Transfers::AbortSave(const wire::AbortSave& abort) {
   });
 }
 
+// Between two buffers of a save: rests if a step ran a moment ago.
+void Transfers::MakeWay(Clock::time_point* since) const {
+  constexpr auto kMoment = std::chrono::milliseconds(100), kLongest = std::chrono::milliseconds(200);
+  const Clock::time_point now = Clock::now();
+  const Clock::time_point last_step{Clock::duration(last_step_.load())};
+  if (now - last_step < kMoment && !cancel_all_) {
+    std::this_thread::sleep_for(std::min<Clock::duration>((now - *since) * kSaveRest, kLongest));
+  }
+  *since = Clock::now();
+}
+
 wire::SaveReceipt Transfers::DoSave(const wire::SaveSession& save, const std::vector<BranchSource>& sources) {
   const Clock::time_point start = Clock::now();
   const wire::BranchCut& trunk = save.branches.front();
@@ -166,7 +177,9 @@ absl::Status Transfers::WriteSegment(const wire::SaveSession& save, const std::v
     bytes_total += BytesOf(pieces_, pieces_.StateAt(cut.n_tokens, cut.window_base));
   }
   SegmentWriter::Options options;
+  Clock::time_point since = Clock::now();
   options.progress = [&](uint64_t bytes) {
+    MakeWay(&since);
     results_->Put({.message = wire::TransferTick{stage_, save.save, false, static_cast<int64_t>(bytes), bytes_total}});
   };
   const std::string path = JoinPath(save.directory, SegmentFileName(stage_, save.generation));

@@ -7,6 +7,7 @@
 #define LAYOVER_STAGE_WORKER_TRANSFERS_H_
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -34,8 +35,10 @@ struct TransferResult {
 
 class Transfers {
  public:
-  // So that saving takes what decoding leaves of the processors.
-  static constexpr int kSaveNiceness = 15;
+  // Saving takes what decoding leaves: of the processors by its priority; of the memory's bandwidth, which decoding
+  // needs most, by resting this many times as long as it works while steps run.
+  static constexpr int kSaveNiceness = 10;
+  static constexpr int kSaveRest = 12;
 
   Transfers(Device& device, const KvPages& pages, const RecurrentState& states, int stage,
             Mailbox<TransferResult>* results);
@@ -54,6 +57,8 @@ class Transfers {
   std::shared_ptr<const ParkImage> Parked(uint64_t park) const { return parked_.Get(park); }
   // The save's file goes; its receipt, if it is still to come, says Cancelled.
   void AbortSave(const wire::AbortSave& abort);
+  // A step runs on what saving needs too: it makes way for a while.
+  void NoteStep() { last_step_ = std::chrono::steady_clock::now().time_since_epoch().count(); }
   // Cancels everything, forgets what is parked, and returns when nothing runs any more.
   void CancelAll();
 
@@ -61,7 +66,7 @@ class Transfers {
   // One thread and its queue.
   class Lane {
    public:
-    explicit Lane(int niceness);  // as of nice(1)
+    explicit Lane(int niceness);  // beyond the process's own, as of nice(1)
     ~Lane();
     void Run(std::function<void()> job);
     void WaitIdle();
@@ -80,6 +85,7 @@ class Transfers {
   struct RunWriter;  // a branch on its way into a segment
 
   bool Cancelled(uint64_t save) const;
+  void MakeWay(std::chrono::steady_clock::time_point* since) const;
   wire::SaveReceipt DoSave(const wire::SaveSession& save, const std::vector<BranchSource>& sources);
   absl::Status WriteSegment(const wire::SaveSession& save, const std::vector<BranchSource>& sources, wire::SaveReceipt* receipt);
   absl::Status WriteBranch(const wire::SaveSession& save, const wire::BranchCut& cut, const BranchSource& source,
@@ -99,6 +105,7 @@ class Transfers {
   Mailbox<TransferResult>* const results_;
   ParkStore parked_;
   std::atomic<bool> cancel_all_{false};
+  std::atomic<std::chrono::steady_clock::rep> last_step_{0};
   mutable std::mutex mutex_;
   std::set<uint64_t> aborted_saves_;  // guarded by mutex_
   // A save waits for nobody, a restore has a client waiting.

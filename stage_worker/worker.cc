@@ -266,6 +266,8 @@ absl::Status Worker::HandlePark(const wire::ParkSession& park) {
 }
 
 absl::Status Worker::HandleStep(uint64_t seq, const wire::Step& step) {
+  // A card's steps do not run on the memory that a save reads and hashes.
+  if (transfers_ != nullptr && configure_.device == "cpu") transfers_->NoteStep();
   for (const wire::StepSlice& slice : step.slices) RETURN_IF_ERROR(sessions_->Extend(slice));
   ASSIGN_OR_RETURN(const int n_rows, runner_->Prepare(step, *sessions_));
   if (receiver_ != nullptr) RETURN_IF_ERROR(receiver_->Take(seq, n_rows, n_embd_, runner_->rows()));
