@@ -263,7 +263,6 @@ void Engine::OnStageLost(int stage, const absl::Status& why) {
   };
   for (auto& [key, conversation] : conversations_) forget(*conversation);
   for (ConversationPtr& conversation : anonymous_) forget(*conversation);
-  anonymous_.remove_if([](const ConversationPtr& conversation) { return !conversation->Active(); });
   std::vector<GenerationId> stopping;
   for (auto id = turns_.rbegin(); id != turns_.rend(); ++id) {
     Turn& turn = *id->second;
@@ -291,8 +290,9 @@ void Engine::OnStageDown(int stage, const absl::Status& why) {
     if (start_failure_.ok()) start_failure_ = why;
   }
   up_changed_.notify_all();
-  const std::vector<GenerationId> waiting(queue_.begin(), queue_.end());
-  for (GenerationId id : waiting) StopTurn(*turns_.at(id), Unavailable("stage {} is down: {}", stage, ToStd(why.message())));
+  stages_down_ = Unavailable("stage {} is down: {}", stage, ToStd(why.message()));
+  AdmitQueued();
+  ContinueShutdown();
 }
 
 void Engine::OnStageMessage(int stage, uint64_t seq, const wire::FromStage& message) {

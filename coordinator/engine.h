@@ -213,7 +213,9 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   bool SaveThen(const Held& held, std::function<void()> then);
   void CloseBranch(Conversation& conversation, Branch& branch);
   void DropParked(Branch& branch);
-  void DropOldestSideBranch(Conversation& conversation);
+  void DropOldestSideBranch(Conversation& conversation, const ReusePlan& plan);
+  bool HoldsState(const Conversation& conversation) const;  // live or parked
+  void ForgetAnonymous();                      // those whose state has gone
   bool InUse(const Branch& branch) const;      // a turn works on it or waits for its state
   bool IsUnsaved(const Branch& branch) const;  // it holds state that the store does not
   bool SavesOnEviction(const Conversation& conversation) const;
@@ -309,6 +311,8 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   // --- engine_admin.cc
   ConversationPtr NewConversation(const std::string& owner, const std::string& id) const;
   ConversationPtr Find(const std::string& owner, const std::string& id) const;
+  // It is gone; requests that came for it meanwhile begin one anew.
+  void ForgetConversation(const ConversationPtr& conversation);
   // Finds the conversation, has it loaded, then calls `then` (on this thread); errors go to `failed`.
   void WithLoaded(const std::string& owner, const std::string& id, std::function<void(absl::Status)> failed,
                   std::function<void(const ConversationPtr&)> then);
@@ -366,6 +370,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   Clock::time_point next_expiry_;
   std::vector<std::string> stray_paths_;       // segments of saves that a lost stage ended
   Clock::time_point next_timer_;
+  absl::Status stages_down_;                   // why they will not all be up again
   bool draining_ = false;
   bool stop_ = false;
   std::function<void(absl::Status)> shutdown_done_;

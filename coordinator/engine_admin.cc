@@ -28,6 +28,15 @@ Engine::ConversationPtr Engine::Find(const std::string& owner, const std::string
   return found == conversations_.end() ? nullptr : found->second;
 }
 
+void Engine::ForgetConversation(const ConversationPtr& conversation) {
+  conversations_.erase({conversation->owner, conversation->id});
+  for (const auto& [id, turn] : turns_) {
+    if (turn->conversation != conversation || turn->phase != TurnPhase::kQueued) continue;
+    turn->conversation = nullptr;
+    --conversation->waiting_turns;
+  }
+}
+
 void Engine::WithLoaded(const std::string& owner, const std::string& id, std::function<void(absl::Status)> failed,
                         std::function<void(const ConversationPtr&)> then) {
   const ConversationPtr conversation = Find(owner, id);
@@ -167,7 +176,7 @@ void Engine::Delete(std::string owner, std::string id, DoneCallback done) {
       DropParked(*branch);
     }
     if (store_ == nullptr) {
-      conversations_.erase({owner, id});
+      ForgetConversation(conversation);
       done(absl::OkStatus());
       return;
     }
@@ -183,7 +192,7 @@ void Engine::Delete(std::string owner, std::string id, DoneCallback done) {
         [this, conversation, done](absl::Status status) {
           conversation->deleting = false;
           if (status.ok()) {
-            conversations_.erase({conversation->owner, conversation->id});
+            ForgetConversation(conversation);
           } else {
             conversation->last_error = std::string(status.message());
           }

@@ -34,6 +34,7 @@ void Engine::Enqueue(std::unique_ptr<Turn> turn) {
   absl::Status refused;
   if (draining_) refused = Unavailable("the server is shutting down");
   if (stages_ == nullptr) refused = Unavailable("the stages are not up");
+  if (!stages_down_.ok()) refused = stages_down_;
   if (static_cast<int>(queue_.size()) >= limits::kMaxQueuedRequests) refused = Unavailable("{} requests are waiting already", queue_.size());
   if (turn->request.prompt.empty() || static_cast<int64_t>(turn->request.prompt.size()) >= parts_.plan->context) {
     refused = InvalidArgument("a prompt of {} tokens in a context of {}", turn->request.prompt.size(), parts_.plan->context);
@@ -64,12 +65,20 @@ void Engine::CancelGeneration(GenerationId id) {
 }
 
 void Engine::AdmitQueued() {
+  ForgetAnonymous();
   for (const Task& task : std::exchange(waiting_for_place_, {})) task();
   const std::vector<GenerationId> waiting(queue_.begin(), queue_.end());
   for (GenerationId id : waiting) {
     const auto found = turns_.find(id);
     if (found == turns_.end() || found->second->phase != TurnPhase::kQueued) continue;
-    if (TryAdmit(*found->second)) queue_.remove(id);
+    if (!stages_down_.ok()) {
+      StopTurn(*found->second, stages_down_);
+      continue;
+    }
+    if (!TryAdmit(*found->second)) continue;
+    // Perhaps it ended on the way, or what it was to be brought back from failed at once, and it waits again.
+    const auto after = turns_.find(id);
+    if (after == turns_.end() || after->second->phase != TurnPhase::kQueued) queue_.remove(id);
   }
 }
 
@@ -171,7 +180,7 @@ void Engine::TakeLoaded(Conversation& conversation, const ConversationImage& ima
       auto branch = std::make_unique<Branch>();
       take_turn(*branch, turn);
       branch->saved.n_tokens = saved.n_tokens;
-      branch->saved.path.assign(branch->path.begin(), branch->path.begin() + saved.n_tokens);
+      branch->saved.path = state.PathIds(turn, saved.n_tokens);  // the trunk's own path may have been rewound to less
       branch->saved.chain = saved.chain;
       branch->saved.checkpoints = saved.checkpoints;
       conversation.branches.push_back(std::move(branch));
@@ -342,7 +351,7 @@ bool Engine::TakeSession(Turn& turn, const ReusePlan& plan, const ConversationPt
 Branch* Engine::TakeBranch(Conversation& conversation, const ReusePlan& plan) {
   if (plan.branch != nullptr && !plan.fork) return plan.branch;
   if (conversation.trunk().path.empty() && conversation.trunk().running == nullptr) return &conversation.trunk();
-  if (static_cast<int>(conversation.branches.size()) >= limits::kMaxBranches) DropOldestSideBranch(conversation);
+  if (static_cast<int>(conversation.branches.size()) >= limits::kMaxBranches) DropOldestSideBranch(conversation, plan);
   conversation.branches.push_back(std::make_unique<Branch>());
   return conversation.branches.back().get();
 }

@@ -114,6 +114,11 @@ void Engine::GiveUpLoaded(const ConversationPtr& conversation, const std::string
   if (damaged || !conversation->HasImage() || conversation->Busy()) {
     conversation->stuck = damaged;  // it stays as it is
     --give_ups_in_flight_;
+    // What waits for it is looked at again, but not from here: it may not have begun to wait yet.
+    inbox_.Put([this] {
+      AdmitQueued();
+      ContinueShutdown();
+    });
     return;
   }
   LogInfo("conversation {}: its image of {} bytes is given up: {}", conversation->folder, conversation->OwnBytes(), why);

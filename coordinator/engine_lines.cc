@@ -175,7 +175,8 @@ void Engine::TakeFork(const ConversationPtr& fork, const ConversationPtr& source
   Branch& line = fork->trunk();
   if (!status.ok()) {
     CloseBranch(*fork, line);
-    conversations_.erase({fork->owner, fork->id});
+    DropParked(line);
+    ForgetConversation(fork);
     done(status);
     AdmitQueued();
     return;

@@ -148,10 +148,12 @@ void Engine::DropParked(Branch& branch) {
   branch.parked_proof.reset();
 }
 
-void Engine::DropOldestSideBranch(Conversation& conversation) {
+// Never one that `plan` reuses.
+void Engine::DropOldestSideBranch(Conversation& conversation, const ReusePlan& plan) {
   size_t oldest = 0;
   for (size_t i = 1; i < conversation.branches.size(); ++i) {
-    if (InUse(*conversation.branches[i])) continue;
+    const Branch* const branch = conversation.branches[i].get();
+    if (InUse(*branch) || branch == plan.branch || branch == plan.from) continue;
     if (oldest == 0 || conversation.branches[i]->last_used_ms < conversation.branches[oldest]->last_used_ms) oldest = i;
   }
   if (oldest == 0) return;  // all are at work: one more than the limit, for a while
@@ -159,6 +161,19 @@ void Engine::DropOldestSideBranch(Conversation& conversation) {
   CloseBranch(conversation, branch);
   DropParked(branch);
   conversation.branches.erase(conversation.branches.begin() + static_cast<std::ptrdiff_t>(oldest));
+}
+
+bool Engine::HoldsState(const Conversation& conversation) const {
+  return std::any_of(conversation.branches.begin(), conversation.branches.end(),
+                     [](const auto& branch) { return branch->session != 0 || branch->parked != 0; });
+}
+
+void Engine::ForgetAnonymous() {
+  anonymous_.remove_if([this](const ConversationPtr& conversation) {
+    if (conversation->Active() || HoldsState(*conversation)) return false;
+    return std::none_of(conversation->branches.begin(), conversation->branches.end(),
+                        [this](const auto& branch) { return InUse(*branch); });
+  });
 }
 
 // ------------------------------------------------------------------------------------------------------------- park
@@ -231,8 +246,9 @@ void Engine::EndPark(uint64_t number) {
   branch.moving = false;
   --evictions_in_flight_;
   for (PageLedger::PinId pin : transfer.pins) pipeline_->ledger().Unpin(pin);
-  // A request that came meanwhile goes on with the session, and the image is of no use.
-  const bool wanted = InUse(branch) || branch.session != transfer.session;
+  // A request that came meanwhile goes on with the session, or has, and the image is of no use.
+  const bool wanted =
+      InUse(branch) || branch.session != transfer.session || pipeline_->tokens(branch.session) != transfer.parked_tokens;
   if (!transfer.status.ok() || wanted) {
     stages_->SendOrdered(wire::DropPark{number});
     if (transfer.status.ok()) transfer.status = Aborted("conversation {} is in use", transfer.conversation->id);

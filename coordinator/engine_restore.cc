@@ -346,11 +346,16 @@ void Engine::EndRestore(uint64_t number) {
 }
 
 void Engine::FailTransfers(const absl::Status& why) {
-  std::map<uint64_t, Transfer> failed = std::exchange(transfers_, {});
+  std::map<uint64_t, Transfer> failed;
+  for (auto next = transfers_.begin(); next != transfers_.end();) {
+    const auto transfer = next++;
+    // A manifest on its way to the disk goes on without the stages.
+    if (!transfer->second.committing) failed.insert(transfers_.extract(transfer));
+  }
   probes_.clear();
   for (auto& [number, transfer] : failed) {
     const absl::Status status = Unavailable("interrupted: {}", ToStd(why.message()));
-    if (!transfer.committing) parts_.metrics->TransferEnded(number);
+    parts_.metrics->TransferEnded(number);
     switch (transfer.kind) {
       case TransferKind::kRestore:
         --transfer.conversation->restoring;
@@ -364,11 +369,6 @@ void Engine::FailTransfers(const absl::Status& why) {
         if (transfer.park_done) transfer.park_done(status);
         break;
       case TransferKind::kSave:
-        if (transfer.committing) {
-          // The manifest is on its way to the disk: that goes on without the stages.
-          transfers_[number] = std::move(transfer);
-          break;
-        }
         transfer.conversation->saving = false;
         stray_paths_.insert(stray_paths_.end(), transfer.paths.begin(), transfer.paths.end());
         if (!transfer.compaction) parts_.metrics->SaveDone(TransferResult::kFailed, 0);

@@ -93,10 +93,10 @@ void Engine::SaveSlot(std::string owner, int slot, std::string id, Callback<Save
     }
     const bool fresh = Find(owner, id) == nullptr;
     if (fresh) conversations_[{owner, id}] = NewConversation(owner, id);
-    WithLoaded(owner, id, done, [this, held, fresh, session = held.branch->session, done](const ConversationPtr& target) {
+    WithLoaded(owner, id, done, [this, fresh, session = held.branch->session, done](const ConversationPtr& target) {
       if (const absl::Status rest = CheckAtRest(*target); !rest.ok()) {
         done(rest);
-      } else if (held.branch->session != session) {
+      } else if (!pipeline_->Has(session)) {
         done(Aborted("the slot's session went meanwhile"));
       } else {
         SaveAs(target, session, fresh, done);
@@ -120,6 +120,7 @@ void Engine::SaveAs(const ConversationPtr& target, SessionId session, bool fresh
   branch->fed = static_cast<int64_t>(tokens.size());
   branch->last_used_ms = SteadyMs();
   branch->lent = session;
+  branch->moving = true;  // until it is saved
   MakeTrunk(*target, branch);
   target->journalled_n = branch->fed;
   target->last_used_at = UnixSeconds();
@@ -150,11 +151,13 @@ void Engine::SaveAs(const ConversationPtr& target, SessionId session, bool fresh
         target->switching = false;
         const auto forget = [this, target, fresh](Branch& line) {
           line.lent = 0;
+          line.moving = false;
           if (fresh && target->manifest == nullptr && !target->Active()) Delete(target->owner, target->id, [](absl::Status) {});
         };
         if (!written.status.ok()) {
           forget(*branch);
           done(written.status);
+          AdmitQueued();
           return;
         }
         branch->turn = written.turn;
@@ -224,7 +227,6 @@ void Engine::EraseSlot(std::string owner, int slot, Callback<int64_t> done) {
     }
     const auto n = static_cast<int64_t>(pipeline_->tokens(held.branch->session).size());
     CloseBranch(*held.conversation, *held.branch);
-    if (held.conversation->anonymous()) anonymous_.remove(held.conversation);
     SettleSlots();
     done(n);
     AdmitQueued();

@@ -85,6 +85,7 @@ void Engine::LookAgain(Turn& turn) {
   turn.phase = TurnPhase::kQueued;
   turn.reserves_place = false;
   turn.source_branch = nullptr;
+  queue_.remove(turn.id);  // it is still there if this is its admission
   queue_.push_front(turn.id);
   AdmitQueued();
 }
@@ -107,7 +108,8 @@ void Engine::AfterRestore(GenerationId id, Clock::time_point started, const absl
                           SessionId session) {
   const auto found = turns_.find(id);
   if (found == turns_.end() || found->second->phase != TurnPhase::kRestoring) {
-    // A stage was lost meanwhile, and the turn is in the queue again.
+    // A stage was lost meanwhile, and the turn is in the queue again, or has been served by another restore.
+    if (session != 0) pipeline_->Close(session);
     return;
   }
   Turn& turn = *found->second;
@@ -157,7 +159,7 @@ void Engine::RunTurn(Turn& turn) {
                   .row_digest = request.row_digests,
                   .samples = request.max_tokens != 0,
                   .stops = StopsOf(turn)});
-  pipeline_->Pump();
+  // The loop pumps: this may be called while the pipeline is taking a step apart.
 }
 
 Turn* Engine::TurnOf(SessionId session) {
@@ -334,8 +336,6 @@ void Engine::ForgetTurn(GenerationId id) {
   if (turn->conversation != nullptr) {
     Conversation& conversation = *turn->conversation;
     --conversation.waiting_turns;
-    const bool holds = conversation.trunk().session != 0 || conversation.trunk().parked != 0;
-    if (conversation.anonymous() && !conversation.Active() && !holds) anonymous_.remove(turn->conversation);
     if (!turn->conversation->anonymous() && store_ != nullptr) {
       SaveCatalogRow(*turn->conversation);
       if (store_->save == SavePolicy::kTurn && turn->failure.ok()) SaveTurn(turn->conversation);

@@ -146,6 +146,16 @@ class Lines(Case):
             self.go_on(server, PROMPT + said + [4, 5], "a", restored_n=217, recomputed_n=0)
             self.assertEqual(server.get("/v1/kv/conversations/a").json["branches"], 3)
 
+    def test_a_line_that_leaves_the_oldest_of_many_keeps_what_it_shares(self):
+        lines = [[20 + 30 * i + j % 30 for j in range(80)] for i in range(8)]
+        for park in ("64MiB", "0"):
+            with self.subTest(park=park), Server(self.text(self.folder / f"store{park}", sessions=12, park=park), self.folder) as server:
+                for line in lines:
+                    self.go_on(server, line, "a", n=2)
+                # The first is the trunk; of the side branches the second was used least recently, and is the one left here.
+                self.go_on(server, lines[1][:30] + lines[0][:60], "a", n=2, cache_n=30, recomputed_n=0)
+                self.assertEqual(server.get("/v1/kv/conversations/a").json["branches"], 8)
+
     def test_requests_without_an_id_find_their_prefix_and_push_nobody_out(self):
         store = self.folder / "store"
         with Server(self.text(store, sessions=2), self.folder) as server:

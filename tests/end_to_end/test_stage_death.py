@@ -61,6 +61,23 @@ class StageDeath(Case):
             again = server.complete(list(range(200, 250)), "unsaved", max_tokens=5, ignore_eos=True)
             self.assertEqual((again["timings"]["cache_n"], again["timings"]["recomputed_n"]), (0, 49))
 
+    def test_a_stage_that_cannot_come_back_leaves_nobody_waiting(self):
+        with Server(self.tiny(self.folder / "store"), self.folder) as server:
+            server.complete(PROMPT, "c", max_tokens=5, ignore_eos=True)
+            (self.folder / "tiny.gguf").unlink()
+            self.kill_stage(server, 1)
+            while server.get("/health").status == 200:
+                time.sleep(0.01)
+            body = {"prompt": PROMPT, "max_tokens": 5, "conversation_id": "c"}
+            # One may wait while it is tried again; the other comes when it is given up.
+            self.assertEqual(server.post("/v1/completions", body, timeout_s=60).status, 503)
+            while server.stages()[1]["state"] != "down":
+                time.sleep(0.01)
+            reply = server.post("/v1/completions", body, timeout_s=60)
+            self.assertEqual(reply.status, 503)
+            self.assertIn("stage 1 is down", reply.body.decode())
+            self.assertEqual(server.stop(), 0)
+
     def test_decoding_streams_pause_and_go_on(self):
         prompts = [[30 + i, 40, 50 + i, 60] * 5 for i in range(4)]
         with Server(self.tiny(), self.folder, name="control") as server:

@@ -69,6 +69,23 @@ class StoreRoom(Case):
             # It pushed nobody out.
             self.assertEqual(server.get("/v1/kv/conversations/small").json["saved_n_tokens"], 300)
 
+    def test_an_image_that_cannot_be_given_up_keeps_no_save_waiting(self):
+        with Server(self.text(save="manual"), self.folder) as server:
+            server.complete(self.prompt(1, 2000), "damaged", max_tokens=0)
+            image = server.post("/v1/kv/conversations/damaged/save").json["bytes_written"]
+        journal = next((self.folder / "store").glob("c/*/journal"))
+        # Room for one such image and what a save may need beside its rows.
+        with Server(self.text(save="manual", budget=image + (600 << 10)), self.folder, name="again") as server:
+            data = bytearray(journal.read_bytes())
+            data[len(data) // 2] ^= 1
+            journal.write_bytes(data)
+            # Read, and found damaged: it goes on without its past, and its image stays for whoever mends it.
+            server.complete(self.prompt(1, 100), "damaged", max_tokens=0)
+            self.assertGreater(server.get("/v1/kv/conversations/damaged").json["saved_n_tokens"], 0)
+            server.complete(self.prompt(2, 2000), "other", max_tokens=0)
+            reply = server.post("/v1/kv/conversations/other/save", timeout_s=60)
+            self.assertEqual((reply.status, "budget" in reply.body.decode()), (507, True), reply.body)
+
     def test_images_that_nobody_comes_back_to_expire(self):
         with Server(self.text(ttl="1s"), self.folder) as server:
             server.complete(self.prompt(1), "c", max_tokens=0)
