@@ -134,12 +134,13 @@ void Transfers::AbortSave(const wire::AbortSave& abort) {
   });
 }
 
-// Between two buffers of a save: rests if a step ran a moment ago.
-void Transfers::MakeWay(Clock::time_point* since) const {
+// Between two buffers of a save: rests if steps run. Its own proof's is one, and the last before the cut may be another.
+void Transfers::MakeWay(int64_t steps_before, Clock::time_point* since) const {
+  constexpr int64_t kOwnSteps = 2;
   constexpr auto kMoment = std::chrono::milliseconds(100), kLongest = std::chrono::milliseconds(200);
   const Clock::time_point now = Clock::now();
   const Clock::time_point last_step{Clock::duration(last_step_.load())};
-  if (now - last_step < kMoment && !cancel_all_) {
+  if (now - last_step < kMoment && steps_ - steps_before > kOwnSteps && !cancel_all_) {
     std::this_thread::sleep_for(std::min<Clock::duration>((now - *since) * kSaveRest, kLongest));
   }
   *since = Clock::now();
@@ -178,8 +179,9 @@ absl::Status Transfers::WriteSegment(const wire::SaveSession& save, const std::v
   }
   SegmentWriter::Options options;
   Clock::time_point since = Clock::now();
+  const int64_t steps_before = steps_;
   options.progress = [&](uint64_t bytes) {
-    MakeWay(&since);
+    MakeWay(steps_before, &since);
     results_->Put({.message = wire::TransferTick{stage_, save.save, false, static_cast<int64_t>(bytes), bytes_total}});
   };
   const std::string path = JoinPath(save.directory, SegmentFileName(stage_, save.generation));

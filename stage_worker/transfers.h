@@ -38,7 +38,7 @@ class Transfers {
   // Saving takes what decoding leaves: of the processors by its priority; of the memory's bandwidth, which decoding
   // needs most, by resting this many times as long as it works while steps run.
   static constexpr int kSaveNiceness = 10;
-  static constexpr int kSaveRest = 12;
+  static constexpr int kSaveRest = 20;
 
   Transfers(Device& device, const KvPages& pages, const RecurrentState& states, int stage,
             Mailbox<TransferResult>* results);
@@ -58,7 +58,10 @@ class Transfers {
   // The save's file goes; its receipt, if it is still to come, says Cancelled.
   void AbortSave(const wire::AbortSave& abort);
   // A step runs on what saving needs too: it makes way for a while.
-  void NoteStep() { last_step_ = std::chrono::steady_clock::now().time_since_epoch().count(); }
+  void NoteStep() {
+    last_step_ = std::chrono::steady_clock::now().time_since_epoch().count();
+    ++steps_;
+  }
   // Cancels everything, forgets what is parked, and returns when nothing runs any more.
   void CancelAll();
 
@@ -85,7 +88,7 @@ class Transfers {
   struct RunWriter;  // a branch on its way into a segment
 
   bool Cancelled(uint64_t save) const;
-  void MakeWay(std::chrono::steady_clock::time_point* since) const;
+  void MakeWay(int64_t steps_before, std::chrono::steady_clock::time_point* since) const;
   wire::SaveReceipt DoSave(const wire::SaveSession& save, const std::vector<BranchSource>& sources);
   absl::Status WriteSegment(const wire::SaveSession& save, const std::vector<BranchSource>& sources, wire::SaveReceipt* receipt);
   absl::Status WriteBranch(const wire::SaveSession& save, const wire::BranchCut& cut, const BranchSource& source,
@@ -106,6 +109,7 @@ class Transfers {
   ParkStore parked_;
   std::atomic<bool> cancel_all_{false};
   std::atomic<std::chrono::steady_clock::rep> last_step_{0};
+  std::atomic<int64_t> steps_{0};
   mutable std::mutex mutex_;
   std::set<uint64_t> aborted_saves_;  // guarded by mutex_
   // A save waits for nobody, a restore has a client waiting.
