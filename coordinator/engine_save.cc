@@ -245,6 +245,7 @@ void Engine::ProbeForProof(uint64_t number) {
     transfer.proof = previous->proof;
   } else if (live != 0 && static_cast<int32_t>(pipeline_->tokens(live).size()) == trunk.n_tokens) {
     transfer.awaits_probe = true;
+    transfer.pins.push_back(pipeline_->ledger().Pin(live));  // it may ride in a later step
     Probe(live, [this, number](const Digest& row) {
       const auto found = transfers_.find(number);
       if (found == transfers_.end()) return;
@@ -304,11 +305,12 @@ void Engine::OnSaveReceipt(const wire::SaveReceipt& receipt) {
 void Engine::CommitIfComplete(uint64_t number) {
   Transfer& transfer = transfers_.at(number);
   if (transfer.receipts < stages_->n_stages()) return;
-  // All stages have let go of the pages.
+  if (transfer.status.ok() && transfer.awaits_probe) return;
+  // All stages have let go of the pages, and the proof's row has been read from them.
   for (PageLedger::PinId pin : std::exchange(transfer.pins, {})) pipeline_->ledger().Unpin(pin);
   if (!transfer.status.ok()) {
     EndSave(number, transfer.status);
-  } else if (!transfer.awaits_probe) {
+  } else {
     transfer.committing = true;
     CommitSave(number);
   }

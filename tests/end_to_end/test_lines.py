@@ -152,8 +152,8 @@ class Lines(Case):
             with self.subTest(park=park), Server(self.text(self.folder / f"store{park}", sessions=12, park=park), self.folder) as server:
                 for line in lines:
                     self.go_on(server, line, "a", n=2)
-                # The first is the trunk; of the side branches the second was used least recently, and is the one left here.
-                self.go_on(server, lines[1][:30] + lines[0][:60], "a", n=2, cache_n=30, recomputed_n=0)
+                # Of the side branches the first was used least recently, and is the one left here.
+                self.go_on(server, lines[0][:30] + lines[1][:60], "a", n=2, cache_n=30, recomputed_n=0)
                 self.assertEqual(server.get("/v1/kv/conversations/a").json["branches"], 8)
 
     def test_requests_without_an_id_find_their_prefix_and_push_nobody_out(self):
