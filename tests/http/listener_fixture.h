@@ -3,6 +3,7 @@
 #define LAYOVER_TESTS_HTTP_LISTENER_FIXTURE_H_
 
 #include <atomic>
+#include <condition_variable>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -30,6 +31,7 @@ class ListenerTest : public ::testing::Test {
       admission.on_replied = [this](int status) {
         std::lock_guard lock(mutex_);
         statuses_.push_back(status);
+        replied_.notify_all();
       };
       return admission;
     };
@@ -47,8 +49,10 @@ class ListenerTest : public ::testing::Test {
     client.Send(bytes);
     return client.ReadToEnd();
   }
-  std::vector<int> statuses() {
-    std::lock_guard lock(mutex_);
+  // Waits until so many requests have come to their end: what a client or a handler sees of it may be earlier.
+  std::vector<int> WaitForStatuses(size_t count) {
+    std::unique_lock lock(mutex_);
+    replied_.wait(lock, [&] { return statuses_.size() >= count; });
     return statuses_;
   }
 
@@ -56,7 +60,8 @@ class ListenerTest : public ::testing::Test {
   HttpHandler handler_;
   std::atomic<int> admitted_{0};
   std::mutex mutex_;
-  std::vector<int> statuses_;
+  std::condition_variable replied_;
+  std::vector<int> statuses_;  // guarded by mutex_
   std::unique_ptr<Listener> listener_;
 };
 

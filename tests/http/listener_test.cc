@@ -135,7 +135,7 @@ TEST_F(ListenerTest, ASlowBodyEndsAtTheDeadline) {
   RawClient client(listener_->port());
   client.Send("POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc");
   EXPECT_TRUE(client.ReadToEnd().starts_with("HTTP/1.1 408 "));
-  EXPECT_EQ(statuses(), std::vector<int>{408});
+  EXPECT_EQ(WaitForStatuses(1), std::vector<int>{408});
 }
 
 TEST_F(ListenerTest, AnIdleConnectionIsClosed) {

@@ -106,7 +106,7 @@ TEST_F(ListenerTest, GoneIsToldOnceAndAtOnceToWhoAsksLate) {
   reply->OnGone([&told] { told = true; });
   EXPECT_TRUE(told);
   reply->Respond({200, {}, "nobody hears it"});
-  EXPECT_EQ(statuses(), std::vector<int>{0});
+  EXPECT_EQ(WaitForStatuses(1), std::vector<int>{0});
 }
 
 TEST_F(ListenerTest, AClientThatSendsOnWhileItWaitsIsCutOff) {
