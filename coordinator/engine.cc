@@ -7,17 +7,12 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "common/storage/file_names.h"
+#include "coordinator/setup.h"
 
 namespace layover {
 namespace {
 
 constexpr int kTimerMs = 200;  // how often silence is looked at
-
-LedgerConfig LedgerFor(const Plan& plan, const ModelShape& shape) {
-  return {.sessions = plan.sessions, .full_pages = plan.n_pages,
-          .window_pages = plan.n_window_pages + plan.n_checkpoint_window_pages, .window_tokens = shape.window,
-          .state_slots = plan.n_state_slots + plan.n_checkpoint_slots};
-}
 
 std::string_view StateName(StageState state) {
   switch (state) {
@@ -108,7 +103,7 @@ void Engine::AddStored(const ConversationImage& image) {
     std::vector<int32_t> ids;
     if (turn != kNoTurn) ids = image.journal.state.PathIds(turn, std::min(image.manifest->n_tokens, limits::kPageTokens));
     conversation->TakeManifest(std::make_shared<const Manifest>(*image.manifest), ids);
-    if (const auto text = SerializeManifest(*image.manifest); text.ok()) conversation->manifest_bytes = static_cast<int64_t>(text->text.size());
+    conversation->manifest_bytes = BytesOfFile(JoinPath(ConversationPath(store_->dir, image.folder), kManifestName));
     conversation->last_used_at = std::max(conversation->last_used_at, image.manifest->saved_at);
   } else if (!absl::IsNotFound(image.manifest_status)) {
     conversation->last_error = std::string(image.manifest_status.message());
@@ -251,18 +246,14 @@ void Engine::OnStageLost(int stage, const absl::Status& why) {
   pipeline_->Reset();
   turn_of_session_.clear();
   parked_bytes_ = 0;
-  const auto forget = [](Conversation& conversation) {
-    for (auto& branch : conversation.branches) {
-      branch->session = 0;
-      branch->checkpoints.clear();
-      branch->parked = 0;
-      branch->parked_bytes = 0;
-      branch->parked_path.clear();
-      branch->parked_checkpoints.clear();
-    }
-  };
-  for (auto& [key, conversation] : conversations_) forget(*conversation);
-  for (ConversationPtr& conversation : anonymous_) forget(*conversation);
+  ForEachBranch([](const ConversationPtr&, Branch& branch) {
+    branch.session = 0;
+    branch.checkpoints.clear();
+    branch.parked = 0;
+    branch.parked_bytes = 0;
+    branch.parked_path.clear();
+    branch.parked_checkpoints.clear();
+  });
   std::vector<GenerationId> stopping;
   for (auto id = turns_.rbegin(); id != turns_.rend(); ++id) {
     Turn& turn = *id->second;

@@ -2,9 +2,9 @@
 // into its inbox; the stages' messages, the store thread's results and the clock are the other things that move it.
 //
 // Files: engine.cc the loop and the stages; engine_admit.cc how a request gets its place; engine_turns.cc what follows
-// until its end; engine_checkpoints.cc where a session can go back to; engine_policy.cc who leaves the memory when room is short, engine_budget.cc who leaves the store;
-// engine_save.cc and engine_restore.cc the transfers; engine_admin.cc lists, deletion, verification and shutdown;
-// engine_lines.cc forks and rewinds; engine_slots.cc llama-server's slots.
+// until its end; engine_checkpoints.cc where a session can go back to; engine_policy.cc who leaves the memory when room
+// is short, engine_budget.cc who leaves the store; engine_save.cc and engine_restore.cc the transfers; engine_admin.cc
+// lists, deletion, verification and shutdown; engine_lines.cc forks and rewinds; engine_slots.cc llama-server's slots.
 #ifndef LAYOVER_COORDINATOR_ENGINE_H_
 #define LAYOVER_COORDINATOR_ENGINE_H_
 
@@ -236,6 +236,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   int64_t StateBytes() const;                  // of one checkpoint, over all stages
 
   // --- engine_budget.cc
+  static int64_t BytesOfFile(const std::string& path);  // 0: there is none
   int64_t CatalogBytes() const;
   int64_t StoreBytes() const;
   // Which images go so that `bytes` more fit into the budget; nothing if they cannot.
@@ -279,7 +280,6 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   void FailTransfers(const absl::Status& why); // a stage was lost
   void OnTransferTick(const wire::TransferTick& tick);
   void TellProgress(uint64_t number, Transfer& transfer);
-  int64_t RowBytes(LayerRange layers) const;
 
   // --- engine_lines.cc
   // The fork's journal and, if the source's image serves, its manifest; on the store thread.
@@ -302,6 +302,15 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
     int64_t task = -1;                         // the turn that runs or ran last in it
   };
   std::vector<Held> LiveBranches() const;
+  // use(conversation, branch): those with an id first.
+  template <typename Use>
+  void ForEachBranch(Use use) const {
+    const auto each = [&](const ConversationPtr& conversation) {
+      for (const auto& branch : conversation->branches) use(conversation, *branch);
+    };
+    for (const auto& [key, conversation] : conversations_) each(conversation);
+    for (const ConversationPtr& conversation : anonymous_) each(conversation);
+  }
   void SettleSlots();
   std::vector<SlotInfo> DescribeSlots() const;
   Held InSlot(const std::string& owner, int slot);
@@ -316,6 +325,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   // Finds the conversation, has it loaded, then calls `then` (on this thread); errors go to `failed`.
   void WithLoaded(const std::string& owner, const std::string& id, std::function<void(absl::Status)> failed,
                   std::function<void(const ConversationPtr&)> then);
+  absl::Status CheckStoreReady() const;
   absl::Status CheckAtRest(const Conversation& conversation) const;
   // Nothing of it is held that could be saved, parked or forked: 409, but no question of identity.
   static absl::Status NoState(const Conversation& conversation, std::string_view what);
@@ -325,7 +335,8 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   void BeginShutdown(std::function<void(absl::Status)> done);
   void ContinueShutdown();
   StoredIdentity OwnIdentity() const;
-  int64_t PageBytesAllLayers() const;
+  LayerRange AllLayers() const { return {0, parts_.shape->n_layers}; }
+  int64_t RowBytes(LayerRange layers) const;
   uint64_t TokenBytes(int layer) const;        // of K and V in one layer
 
   // Constant after Start.

@@ -53,6 +53,12 @@ absl::Status Engine::NoState(const Conversation& conversation, std::string_view 
   return WithPart(FailedPrecondition("conversation {} holds no {}", conversation.id, what), {.code = "no_state"});
 }
 
+absl::Status Engine::CheckStoreReady() const {
+  if (store_ == nullptr) return Unimplemented("this server has no store");
+  if (draining_ || !stages_->up()) return Unavailable("the stages are not up");
+  return absl::OkStatus();
+}
+
 absl::Status Engine::CheckAtRest(const Conversation& conversation) const {
   const bool wanted = std::any_of(conversation.branches.begin(), conversation.branches.end(),
                                   [this](const auto& branch) { return InUse(*branch); });
@@ -62,10 +68,11 @@ absl::Status Engine::CheckAtRest(const Conversation& conversation) const {
 
 uint64_t Engine::TokenBytes(int layer) const { return KvBytesPerToken(*parts_.shape, layer, parts_.plan->kv_type); }
 
-int64_t Engine::PageBytesAllLayers() const {
-  int64_t bytes = 0;
-  for (int layer = 0; layer < parts_.shape->n_layers; ++layer) bytes += static_cast<int64_t>(TokenBytes(layer)) * limits::kPageTokens;
-  return bytes;
+// Of the K/V rows of one token.
+int64_t Engine::RowBytes(LayerRange layers) const {
+  uint64_t bytes = 0;
+  for (int layer = layers.begin; layer < layers.end; ++layer) bytes += TokenBytes(layer);
+  return static_cast<int64_t>(bytes);
 }
 
 StoredIdentity Engine::OwnIdentity() const {
@@ -104,7 +111,8 @@ ConversationInfo Engine::InfoOf(const Conversation& conversation, bool everythin
     info.bytes_host += branch->parked_bytes;
     if (branch->session == 0) continue;
     live = true;
-    info.bytes_device += static_cast<int64_t>(pipeline_->ledger().Pages(branch->session, PageClass::kFull).size()) * PageBytesAllLayers();
+    const auto pages = static_cast<int64_t>(pipeline_->ledger().Pages(branch->session, PageClass::kFull).size());
+    info.bytes_device += pages * limits::kPageTokens * RowBytes(AllLayers());
   }
   info.state = conversation.saving      ? ConversationState::kSaving
                : conversation.restoring > 0 ? ConversationState::kRestoring

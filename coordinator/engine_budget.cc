@@ -45,13 +45,17 @@ class SegmentCount {
 
 }  // namespace
 
+int64_t Engine::BytesOfFile(const std::string& path) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  return error ? 0 : static_cast<int64_t>(size);
+}
+
 // Of the catalog and its journal; a few blocks for the folders and the lock.
 int64_t Engine::CatalogBytes() const {
   int64_t bytes = 4 * static_cast<int64_t>(limits::kBlockBytes);
   for (const char* suffix : {"", "-journal", "-wal"}) {
-    std::error_code error;
-    const auto size = std::filesystem::file_size(JoinPath(store_->dir, std::string(kCatalogName) + suffix), error);
-    if (!error) bytes += static_cast<int64_t>(size);
+    bytes += BytesOfFile(JoinPath(store_->dir, std::string(kCatalogName) + suffix));
   }
   return bytes;
 }

@@ -155,13 +155,9 @@ void Engine::ForkInto(const ConversationPtr& source, const std::string& new_id, 
   };
   store_thread_->Do(
       [this, files = std::move(files), keep = fork->files, folder = fork->folder]() -> Written {
-        auto journal = Journal::Create(files.store, files.fresh);
-        if (!journal.ok()) return {.status = journal.status()};
-        keep->journal = std::move(*journal);
-        absl::Status status = keep->journal->AppendPrompt({.time_ms = files.fresh.time_ms, .ids = files.path});
-        if (status.ok()) status = keep->journal->AppendTurnEnd({.turn = 0, .end = TurnEnd::kStop, .fed = files.fed});
-        Written written{.status = status};
-        if (status.ok() && files.manifest.has_value()) {
+        const PromptFrame prompt{.time_ms = files.fresh.time_ms, .ids = files.path};
+        Written written{.status = keep->AppendHeld(files.store, files.fresh, prompt, files.fed).status};
+        if (written.status.ok() && files.manifest.has_value()) {
           written.published = PublishManifest(files.store, folder, *files.manifest, *keep->journal);
         }
         return written;

@@ -55,35 +55,27 @@ bool Engine::SavesOnEviction(const Conversation& conversation) const {
 Engine::Held Engine::OldestIdle(SessionId keep) const {
   Held oldest;
   std::tuple<bool, bool, int64_t> least;
-  const auto consider = [&](const ConversationPtr& conversation) {
-    for (const auto& branch : conversation->branches) {
-      if (branch->session == 0 || branch->session == keep || conversation->saving || InUse(*branch)) continue;
-      const bool trunk = branch == conversation->branches.front();
-      const std::tuple rank{!conversation->anonymous(), trunk, branch->last_used_ms};
-      if (oldest.branch != nullptr && rank >= least) continue;
-      least = rank;
-      oldest = {conversation, branch.get()};
-    }
-  };
-  for (const auto& [key, conversation] : conversations_) consider(conversation);
-  for (const ConversationPtr& conversation : anonymous_) consider(conversation);
+  ForEachBranch([&](const ConversationPtr& conversation, Branch& branch) {
+    if (branch.session == 0 || branch.session == keep || conversation->saving || InUse(branch)) return;
+    const bool trunk = &branch == &conversation->trunk();
+    const std::tuple rank{!conversation->anonymous(), trunk, branch.last_used_ms};
+    if (oldest.branch != nullptr && rank >= least) return;
+    least = rank;
+    oldest = {conversation, &branch};
+  });
   return oldest;
 }
 
 Engine::Held Engine::OldestParked() const {
   Held oldest;
   std::pair<bool, int64_t> least;
-  const auto consider = [&](const ConversationPtr& conversation) {
-    for (const auto& branch : conversation->branches) {
-      if (branch->parked == 0 || conversation->saving || InUse(*branch)) continue;
-      const std::pair rank{!conversation->anonymous(), branch->last_used_ms};
-      if (oldest.branch != nullptr && rank >= least) continue;
-      least = rank;
-      oldest = {conversation, branch.get()};
-    }
-  };
-  for (const auto& [key, conversation] : conversations_) consider(conversation);
-  for (const ConversationPtr& conversation : anonymous_) consider(conversation);
+  ForEachBranch([&](const ConversationPtr& conversation, Branch& branch) {
+    if (branch.parked == 0 || conversation->saving || InUse(branch)) return;
+    const std::pair rank{!conversation->anonymous(), branch.last_used_ms};
+    if (oldest.branch != nullptr && rank >= least) return;
+    least = rank;
+    oldest = {conversation, &branch};
+  });
   return oldest;
 }
 
@@ -181,7 +173,8 @@ void Engine::ForgetAnonymous() {
 int64_t Engine::ParkBytes(const Branch& branch) const {
   const auto tokens = static_cast<int64_t>(pipeline_->tokens(branch.session).size());
   const auto states = static_cast<int64_t>(branch.checkpoints.size()) + 1;
-  return states * StateBytes() + tokens * (PageBytesAllLayers() / limits::kPageTokens) + tokens * static_cast<int64_t>(sizeof(int32_t)) * stages_->n_stages();
+  const auto ids = tokens * static_cast<int64_t>(sizeof(int32_t)) * stages_->n_stages();
+  return states * StateBytes() + tokens * RowBytes(AllLayers()) + ids;
 }
 
 bool Engine::MakeRoomToPark(int64_t bytes) {

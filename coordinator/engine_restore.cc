@@ -63,12 +63,8 @@ absl::StatusOr<Wanted> FindWanted(const ConversationImage& image, std::span<cons
 
 void Engine::Restore(std::string owner, std::string id, bool prove, ProgressCallback progress, Callback<RestoreResult> done) {
   inbox_.Put([this, owner, id, prove, progress = std::move(progress), done = std::move(done)] {
-    if (store_ == nullptr) {
-      done(Unimplemented("this server has no store"));
-      return;
-    }
-    if (draining_ || !stages_->up()) {
-      done(Unavailable("the stages are not up"));
+    if (const absl::Status ready = CheckStoreReady(); !ready.ok()) {
+      done(ready);
       return;
     }
     WithLoaded(owner, id, done, [this, prove, progress, done](const ConversationPtr& conversation) {

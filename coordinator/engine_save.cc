@@ -106,11 +106,9 @@ SavePlan Engine::PlanSaveOf(const Conversation& conversation, int64_t generation
 }
 
 int64_t Engine::SaveBytes(const SavePlan& plan) const {
-  int64_t rows = 0;
-  for (const wire::BranchCut& cut : plan.cuts) rows += cut.n_tokens - cut.base;
   int64_t states = 0;
   for (const wire::BranchCut& cut : plan.cuts) states += 1 + static_cast<int64_t>(cut.checkpoints.size());
-  return rows * (PageBytesAllLayers() / limits::kPageTokens) + states * StateBytes() + kSegmentOverheadBytes * stages_->n_stages();
+  return plan.new_tokens * RowBytes(AllLayers()) + states * StateBytes() + kSegmentOverheadBytes * stages_->n_stages();
 }
 
 absl::Status Engine::CheckSpace(const SavePlan& plan) const {
@@ -222,10 +220,9 @@ void Engine::SendSave(const ConversationPtr& conversation, SavePlan plan, Progre
   }
   // One cut for all stages, but each writes a file of its own name.
   const std::string folder = ConversationPath(store_->dir, conversation->folder);
-  for (int stage = 0; stage < stages_->n_stages(); ++stage) {
-    transfer.paths.push_back(JoinPath(folder, SegmentFileName(stage, transfer.generation)));
-    const LayerRange layers = stages_->Status()[static_cast<size_t>(stage)].layers;
-    transfer.done_so_far.stages.push_back({.stage = stage, .bytes_total = transfer.plan.new_tokens * RowBytes(layers)});
+  for (const StageStatus& stage : stages_->Status()) {
+    transfer.paths.push_back(JoinPath(folder, SegmentFileName(stage.stage, transfer.generation)));
+    transfer.done_so_far.stages.push_back({.stage = stage.stage, .bytes_total = transfer.plan.new_tokens * RowBytes(stage.layers)});
   }
   TellProgress(number, transfer);
   stages_->SendOrdered(wire::SaveSession{.save = number, .branches = transfer.plan.cuts, .directory = folder,
@@ -277,13 +274,6 @@ void Engine::TellProgress(uint64_t number, Transfer& transfer) {
   }
   if (transfer.kind == TransferKind::kSave || transfer.kind == TransferKind::kRestore) parts_.metrics->TransferMoved(number, progress);
   if (transfer.progress) transfer.progress(progress);
-}
-
-// Of the K/V rows of one token.
-int64_t Engine::RowBytes(LayerRange layers) const {
-  uint64_t bytes = 0;
-  for (int layer = layers.begin; layer < layers.end; ++layer) bytes += TokenBytes(layer);
-  return static_cast<int64_t>(bytes);
 }
 
 void Engine::OnSaveReceipt(const wire::SaveReceipt& receipt) {
@@ -368,7 +358,7 @@ Engine::Published Engine::PublishManifest(const std::string& store, const std::s
     segment_names_.Set(folder, &manifest);
     const auto removed = RemoveDeadSegments(store, folder, segment_names_);
     if (!removed.ok()) LogWarning("store: {}", ToStd(removed.status().message()));
-    if (const auto text = SerializeManifest(manifest); text.ok()) published.manifest_bytes = static_cast<int64_t>(text->text.size());
+    published.manifest_bytes = BytesOfFile(JoinPath(ConversationPath(store, folder), kManifestName));
   } else if (published.outcome.visible) {
     segment_names_.SetUnreadable(folder, published.outcome.status);
   }

@@ -12,13 +12,9 @@ namespace layover {
 
 std::vector<Engine::Held> Engine::LiveBranches() const {
   std::vector<Held> live;
-  const auto look = [&](const ConversationPtr& conversation) {
-    for (const auto& branch : conversation->branches) {
-      if (branch->session != 0) live.push_back({conversation, branch.get()});
-    }
-  };
-  for (const auto& [key, conversation] : conversations_) look(conversation);
-  for (const ConversationPtr& conversation : anonymous_) look(conversation);
+  ForEachBranch([&](const ConversationPtr& conversation, Branch& branch) {
+    if (branch.session != 0) live.push_back({conversation, &branch});
+  });
   return live;
 }
 
@@ -74,12 +70,8 @@ Engine::Held Engine::InSlot(const std::string& owner, int slot) {
 
 void Engine::SaveSlot(std::string owner, int slot, std::string id, Callback<SaveResult> done) {
   inbox_.Put([this, owner, slot, id, done = std::move(done)] {
-    if (store_ == nullptr) {
-      done(Unimplemented("this server has no store"));
-      return;
-    }
-    if (draining_ || !stages_->up()) {
-      done(Unavailable("the stages are not up"));
+    if (const absl::Status ready = CheckStoreReady(); !ready.ok()) {
+      done(ready);
       return;
     }
     const Held held = InSlot(owner, slot);
@@ -126,28 +118,14 @@ void Engine::SaveAs(const ConversationPtr& target, SessionId session, bool fresh
   target->last_used_at = UnixSeconds();
   target->switching = true;
   if (target->files == nullptr) target->files = std::make_shared<ConversationFiles>();
-  struct Written {
-    absl::Status status;
-    int64_t turn = kNoTurn;
-  };
   const Journal::NewJournal first{.owner = target->owner, .id = target->id, .time_ms = UnixMs()};
   store_thread_->Do(
-      [files = target->files, first, tokens, parent, fork, store = store_->dir]() -> Written {
-        if (files->journal == nullptr) {
-          auto journal = Journal::Create(store, first);
-          if (!journal.ok()) return {journal.status()};
-          files->journal = std::move(*journal);
-        }
-        const std::span<const int32_t> ids = std::span(tokens).subspan(static_cast<size_t>(fork));
-        absl::Status status = files->journal->AppendPrompt(
-            {.parent = parent, .fork_position = static_cast<int32_t>(fork), .time_ms = first.time_ms, .ids = ids});
-        const int64_t turn = files->journal->state().turns.empty() ? kNoTurn : files->journal->state().turns.back().number;
-        if (status.ok()) {
-          status = files->journal->AppendTurnEnd({.turn = turn, .end = TurnEnd::kStop, .fed = static_cast<int32_t>(tokens.size())});
-        }
-        return {status, turn};
+      [files = target->files, first, tokens, parent, fork, store = store_->dir] {
+        const PromptFrame prompt{.parent = parent, .fork_position = static_cast<int32_t>(fork), .time_ms = first.time_ms,
+                                 .ids = std::span(tokens).subspan(static_cast<size_t>(fork))};
+        return files->AppendHeld(store, first, prompt, static_cast<int32_t>(tokens.size()));
       },
-      [this, target, branch, session, fresh, done](Written written) {
+      [this, target, branch, session, fresh, done](ConversationFiles::Written written) {
         target->switching = false;
         const auto forget = [this, target, fresh](Branch& line) {
           line.lent = 0;
@@ -172,12 +150,8 @@ void Engine::SaveAs(const ConversationPtr& target, SessionId session, bool fresh
 
 void Engine::RestoreSlot(std::string owner, int slot, std::string id, Callback<RestoreResult> done) {
   inbox_.Put([this, owner, slot, id, done = std::move(done)] {
-    if (store_ == nullptr) {
-      done(Unimplemented("this server has no store"));
-      return;
-    }
-    if (draining_ || !stages_->up()) {
-      done(Unavailable("the stages are not up"));
+    if (const absl::Status ready = CheckStoreReady(); !ready.ok()) {
+      done(ready);
       return;
     }
     if (const Held held = InSlot(owner, slot); held.branch != nullptr && InUse(*held.branch)) {

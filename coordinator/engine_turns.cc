@@ -35,24 +35,13 @@ void Engine::JournalPrompt(Turn& turn, const ReusePlan& plan) {
   Frame frame{.ids = {turn.request.prompt.begin() + fork, turn.request.prompt.end()}, .text = turn.request.raw_text,
               .hash = turn.request.message_digest, .parent = parent, .fork = static_cast<int32_t>(fork),
               .fresh = {.owner = conversation.owner, .id = conversation.id, .time_ms = UnixMs()}};
-  struct Written {
-    absl::Status status;
-    int64_t turn = kNoTurn;
-  };
   store_thread_->Do(
-      [files = conversation.files, frame = std::move(frame), store = store_->dir]() -> Written {
-        if (files->journal == nullptr) {
-          auto journal = Journal::Create(store, frame.fresh);
-          if (!journal.ok()) return {journal.status()};
-          files->journal = std::move(*journal);
-        }
-        const absl::Status status = files->journal->AppendPrompt({.parent = frame.parent, .fork_position = frame.fork,
-                                                                  .time_ms = frame.fresh.time_ms, .ids = frame.ids,
-                                                                  .text = frame.text, .message_hash = frame.hash});
-        const auto& turns = files->journal->state().turns;
-        return {status, turns.empty() ? kNoTurn : turns.back().number};
+      [files = conversation.files, frame = std::move(frame), store = store_->dir] {
+        return files->AppendPrompt(store, frame.fresh, {.parent = frame.parent, .fork_position = frame.fork,
+                                                        .time_ms = frame.fresh.time_ms, .ids = frame.ids,
+                                                        .text = frame.text, .message_hash = frame.hash});
       },
-      [this, id = turn.id](Written written) {
+      [this, id = turn.id](ConversationFiles::Written written) {
         if (!written.status.ok()) {
           parts_.metrics->JournalError();
           LogError("request {}: journal: {}", id, ToStd(written.status.message()));

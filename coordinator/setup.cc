@@ -20,4 +20,10 @@ absl::StatusOr<std::unique_ptr<Setup>> LoadSetup(const std::string& topology_pat
   return setup;
 }
 
+LedgerConfig LedgerFor(const Plan& plan, const ModelShape& shape) {
+  return {.sessions = plan.sessions, .full_pages = plan.n_pages,
+          .window_pages = plan.n_window_pages + plan.n_checkpoint_window_pages, .window_tokens = shape.window,
+          .state_slots = plan.n_state_slots + plan.n_checkpoint_slots};
+}
+
 }  // namespace layover

@@ -11,6 +11,7 @@
 #include "common/gguf/reader.h"
 #include "common/plan/stage_plan.h"
 #include "common/topology.h"
+#include "coordinator/page_ledger.h"
 
 namespace layover {
 
@@ -24,6 +25,9 @@ struct Setup {
 // InvalidArgument: the topology is wrong (FILE:LINE: what). Any other error is not the topology's: a model file that is
 // missing, damaged or not supported; Unavailable: a device that is not there.
 absl::StatusOr<std::unique_ptr<Setup>> LoadSetup(const std::string& topology_path);
+
+// All that the stages have room for, checkpoints included.
+LedgerConfig LedgerFor(const Plan& plan, const ModelShape& shape);
 
 }  // namespace layover
 

@@ -472,6 +472,12 @@ uint64_t Manifest::TotalBytes() const {
   return bytes;
 }
 
+uint64_t Manifest::OwnBytes() const {
+  uint64_t bytes = 0;
+  for (const ManifestSegment& segment : segments) bytes += segment.folder.empty() ? segment.bytes : 0;
+  return bytes;
+}
+
 absl::StatusOr<SerializedManifest> SerializeManifest(const Manifest& manifest) {
   absl::StatusOr<SerializedManifest> out = Serialize(manifest);
   if (!out.ok()) return Named(out.status());

@@ -95,6 +95,7 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 
   uint64_t TotalBytes() const;  // of the segments
+  uint64_t OwnBytes() const;    // of those in its own folder
 };
 
 struct SerializedManifest {

@@ -38,10 +38,8 @@ class LogitsRun : private StageGroup::Listener, private Pipeline::Listener {
                                     .chunk_tokens = setup_.topology.chunk,
                                     .max_slices = setup_.plan.step_rows - setup_.topology.chunk};
     pipeline_ = std::make_unique<Pipeline>(
-        stages_.get(), LedgerConfig{.sessions = setup_.plan.sessions, .full_pages = setup_.plan.n_pages,
-                     .window_pages = setup_.plan.n_window_pages, .window_tokens = setup_.shape.window,
-                     .state_slots = setup_.plan.n_state_slots}, scheduler,
-        setup_.plan.step_rows, static_cast<Pipeline::Listener*>(this));
+        stages_.get(), LedgerFor(setup_.plan, setup_.shape), scheduler, setup_.plan.step_rows,
+        static_cast<Pipeline::Listener*>(this));
     RETURN_IF_ERROR(stages_->Start());
     while (!done_ && failure_.ok()) {
       std::vector<wire::PollItem> items = stages_->PollItems();

@@ -23,13 +23,27 @@ int64_t Conversation::MetaBytes() const {
   return journal_bytes + manifest_bytes == 0 ? 0 : blocks(journal_bytes) + blocks(manifest_bytes) + kBlock;
 }
 
-int64_t Conversation::OwnBytes() const {
-  int64_t bytes = 0;
-  if (manifest == nullptr) return 0;
-  for (const ManifestSegment& segment : manifest->segments) {
-    if (segment.folder.empty()) bytes += static_cast<int64_t>(segment.bytes);
+int64_t Conversation::OwnBytes() const { return manifest == nullptr ? 0 : static_cast<int64_t>(manifest->OwnBytes()); }
+
+ConversationFiles::Written ConversationFiles::AppendPrompt(const std::string& store, const Journal::NewJournal& fresh,
+                                                           const PromptFrame& prompt) {
+  if (journal == nullptr) {
+    auto made = Journal::Create(store, fresh);
+    if (!made.ok()) return {made.status()};
+    journal = std::move(*made);
   }
-  return bytes;
+  const absl::Status status = journal->AppendPrompt(prompt);
+  const auto& turns = journal->state().turns;
+  return {status, turns.empty() ? kNoTurn : turns.back().number};
+}
+
+ConversationFiles::Written ConversationFiles::AppendHeld(const std::string& store, const Journal::NewJournal& fresh,
+                                                         const PromptFrame& prompt, int32_t fed) {
+  Written written = AppendPrompt(store, fresh, prompt);
+  if (written.status.ok()) {
+    written.status = journal->AppendTurnEnd({.turn = written.turn, .end = TurnEnd::kStop, .fed = fed});
+  }
+  return written;
 }
 
 std::vector<SegmentInfo> SegmentsOf(const Manifest& manifest) {

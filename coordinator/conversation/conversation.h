@@ -23,6 +23,15 @@ struct Turn;
 // The store thread's side of a conversation.
 struct ConversationFiles {
   std::unique_ptr<Journal> journal;
+
+  struct Written {
+    absl::Status status;
+    int64_t turn = kNoTurn;  // the new turn's number
+  };
+  // Appends a prompt, to a new journal if there is none yet. A frame that the disk refused still has its turn.
+  Written AppendPrompt(const std::string& store, const Journal::NewJournal& fresh, const PromptFrame& prompt);
+  // The same for tokens that are held already: the turn has ended, `fed` of its path are held.
+  Written AppendHeld(const std::string& store, const Journal::NewJournal& fresh, const PromptFrame& prompt, int32_t fed);
 };
 
 // What the store's newest generation holds of a branch.

@@ -30,9 +30,8 @@ std::vector<ChainLink> CutChain(const std::vector<ChainLink>& chain, int64_t n) 
 
 // Takes what a saved line offers for these tokens, if it is more than is found already.
 void Offer(std::span<const int32_t> tokens, const SavedBranch& saved, int64_t most, Base* base) {
-  int64_t common = std::min(CommonPrefix(tokens, saved.path), most);
-  // A record can be named whole only: up to the line's end, or to a page border.
-  if (common != saved.n_tokens) common = common / limits::kPageTokens * limits::kPageTokens;
+  const auto usable = std::min(most, static_cast<int64_t>(tokens.size()));
+  const int64_t common = RowsToName(saved, tokens.first(static_cast<size_t>(usable)));
   if (common <= base->n) return;
   const auto is_here = [&](int32_t position) { return position == common; };
   *base = {common, CutChain(saved.chain, common),

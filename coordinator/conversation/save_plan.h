@@ -21,7 +21,7 @@
 
 namespace layover {
 
-// A branch as it is to be saved: its tokens and where its state is. `n` == 0: nothing of it is live; only what is saved.
+// A branch as it is to be saved: its tokens and where its state is. Without tokens, only the store holds it.
 struct BranchState {
   const Branch* branch = nullptr;
   std::span<const int32_t> tokens;  // whose state is held
@@ -48,8 +48,8 @@ struct SavePlan {
   int64_t new_tokens = 0;                     // rows to write, over all cuts
 };
 
-// `whole`: write everything anew that is in memory, and name nothing old for it (compaction). `states`: the trunk first; branches that hold
-// nothing and have nothing saved are left out by the caller.
+// `whole`: write everything anew that is in memory, and name nothing old for it (compaction). `states`: the trunk first;
+// branches that hold nothing and have nothing saved are left out by the caller.
 SavePlan PlanSave(const Manifest* previous, int64_t generation, std::span<const BranchState> states,
                   const SharedImage* shared, CutAt cut, bool whole);
 

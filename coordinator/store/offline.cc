@@ -36,9 +36,7 @@ ConversationInfo InfoOf(const ConversationImage& image) {
     if (manifest.n_tokens > 0) info.state = ConversationState::kSaved;
     info.generation = manifest.generation;
     info.saved_n_tokens = manifest.n_tokens;
-    for (const ManifestSegment& segment : manifest.segments) {
-      if (segment.folder.empty()) info.bytes_disk += static_cast<int64_t>(segment.bytes);
-    }
+    info.bytes_disk = static_cast<int64_t>(manifest.OwnBytes());
     info.segments = SegmentsOf(manifest);
     for (const ManifestBranch& branch : manifest.branches) {
       info.branch_list.push_back({.n_tokens = branch.n_tokens, .fork_position = branch.fork_position,

@@ -187,6 +187,11 @@ class Server:
         return total
 
 
+def ids(reply):
+    """The token ids of a completion's JSON."""
+    return reply["choices"][0]["token_ids"]
+
+
 def layover(*args, env=None, timeout_s=300, cwd=None):
     """Runs the command line; the finished process with text output."""
     return subprocess.run([BIN / "layover", *map(str, args)], capture_output=True, text=True, timeout=timeout_s, cwd=cwd,

@@ -4,14 +4,10 @@ The control is always a server that holds nothing."""
 import shutil
 import unittest
 
-from harness import Case, Server, tiny_model, topology
+from harness import Case, Server, ids, tiny_model, topology
 
 KINDS = ["qwen35", "qwen3next", "qwen35moe", "gemma3", "gpt-oss"]
 TWO, ONE, THREE = ((1, None),) * 2, ((2, None),), ((1, None),) * 3
-
-
-def ids(reply):
-    return reply["choices"][0]["token_ids"]
 
 
 class Hybrid(Case):

@@ -2,14 +2,10 @@
 greedy, on a server that was never interrupted and read everything afresh."""
 import unittest
 
-from harness import Case, Server, tiny_model, topology
+from harness import Case, Server, ids, tiny_model, topology
 
 PROMPT = [20 + i % 290 for i in range(200)]
 STAGES = ((1, "0-1"), (1, "2-3"))
-
-
-def ids(reply):
-    return reply["choices"][0]["token_ids"]
 
 
 class Lines(Case):

@@ -4,13 +4,9 @@ import signal
 import unittest
 import urllib.parse
 
-from harness import DEMO_MODEL, Case, Server, process_io, tiny_model, topology
+from harness import Case, DEMO_MODEL, Server, ids, process_io, tiny_model, topology
 
 STAGES = ((1, "0-1"), (1, "2-3"))
-
-
-def ids(reply):
-    return reply["choices"][0]["token_ids"]
 
 
 class Many(Case):

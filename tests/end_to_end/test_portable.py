@@ -3,7 +3,7 @@ import hashlib
 import json
 import unittest
 
-from harness import Case, Server, layover, tiny_model, topology
+from harness import Case, Server, ids, layover, tiny_model, topology
 from portable_reader import Portable as PortableFile
 
 PROMPT = list(range(20, 170))
@@ -30,13 +30,10 @@ class Portable(Case):
         stages = ((1, "0-1"), (1, "2-3"))
         return Server(topology(self.model, store, stages, context=512, store_keys={"save": "shutdown"}), self.folder, name=name)
 
-    def ids(self, reply):
-        return reply["choices"][0]["token_ids"]
-
     def begin(self):
         """A conversation of one turn in `here`, saved by the shutdown; the ids of its turn."""
         with self.server(self.here, "here") as server:
-            first = self.ids(server.complete(PROMPT, "c", max_tokens=12, ignore_eos=True))
+            first = ids(server.complete(PROMPT, "c", max_tokens=12, ignore_eos=True))
             self.assertEqual(server.stop(), 0)
         return first
 
@@ -68,8 +65,8 @@ class Portable(Case):
 
     def test_a_conversation_goes_on_elsewhere(self):
         with self.server(self.folder / "control", "control") as control:
-            first = self.ids(control.complete(PROMPT, "c", max_tokens=12, ignore_eos=True))
-            wanted = self.ids(self.go_on(control, first))
+            first = ids(control.complete(PROMPT, "c", max_tokens=12, ignore_eos=True))
+            wanted = ids(self.go_on(control, first))
         self.assertEqual(self.begin(), first)
         ways = (([], "c"), (["--key-file", self.key], "c"), (["--passphrase-file", self.passphrase], "moved/elsewhere"))
         for number, (secret, name) in enumerate(ways):
@@ -86,7 +83,7 @@ class Portable(Case):
             with self.server(there, f"there{number}") as server:
                 reply = self.go_on(server, first, name)
             timings = reply["timings"]
-            self.assertEqual(self.ids(reply), wanted, name)
+            self.assertEqual(ids(reply), wanted, name)
             self.assertEqual(timings["recomputed_n"], 0, timings)
             self.assertGreater(timings["restored_n"], 0, timings)
             self.assertLessEqual(timings["prompt_n"], len(MORE) + 1, timings)
