@@ -46,18 +46,24 @@ template <typename T>
 void TransposeTile(const uint8_t* in, size_t in_stride, uint8_t* out, size_t out_stride) {
   using Vector = typename VectorOf<T>::Type;
   constexpr int kLanes = 16 / sizeof(T);
+  // Unrolled, so that all of it stays in registers.
   Vector rows[kLanes];
+#pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) std::memcpy(&rows[i], in + i * in_stride, 16);
   // Zipping row i with row i + N/2 moves the top bit of the row number to the bottom of the column number; log2(N)
   // such moves exchange the two.
+#pragma GCC unroll 4
   for (int step = 1; step < kLanes; step *= 2) {
     Vector zipped[kLanes];
+#pragma GCC unroll 8
     for (int i = 0; i < kLanes / 2; ++i) {
       zipped[2 * i] = ZipLow(rows[i], rows[i + kLanes / 2]);
       zipped[2 * i + 1] = ZipHigh(rows[i], rows[i + kLanes / 2]);
     }
+#pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) rows[i] = zipped[i];
   }
+#pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) std::memcpy(out + i * out_stride, &rows[i], 16);
 }
 
@@ -67,8 +73,9 @@ void Transpose(const uint8_t* in, size_t in_stride, int rows, int columns, uint8
   constexpr int kLanes = 16 / sizeof(T);
   const int whole_rows = rows / kLanes * kLanes;
   const int whole_columns = columns / kLanes * kLanes;
-  for (int c = 0; c < whole_columns; c += kLanes) {
-    for (int r = 0; r < whole_rows; r += kLanes) {
+  // Along the input's rows: a page comes from memory, in the order that the processor fetches ahead.
+  for (int r = 0; r < whole_rows; r += kLanes) {
+    for (int c = 0; c < whole_columns; c += kLanes) {
       TransposeTile<T>(in + r * in_stride + c * sizeof(T), in_stride, out + c * out_stride + r * sizeof(T), out_stride);
     }
   }
