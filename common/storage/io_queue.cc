@@ -153,6 +153,33 @@ class ThreadQueue : public IoQueue {
   std::vector<std::thread> threads_;
 };
 
+// Buffers of the usual size whose owner is done, for the next one: the system clears a new huge page, which costs a save
+// as much as digesting what goes through it. At most as many as one reader or writer uses; they hold old bytes.
+class SpareBuffers {
+ public:
+  static SpareBuffers& Get() {
+    static auto* const spare = new SpareBuffers();
+    return *spare;
+  }
+  bool Keep(std::byte* buffer) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (buffers_.size() == limits::kIoBuffers) return false;
+    buffers_.push_back(buffer);
+    return true;
+  }
+  std::byte* Take() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (buffers_.empty()) return nullptr;
+    std::byte* const buffer = buffers_.back();
+    buffers_.pop_back();
+    return buffer;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::byte*> buffers_;  // guarded by mutex_
+};
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<IoQueue>> IoQueue::Create(IoEngine engine) {
@@ -168,8 +195,12 @@ absl::StatusOr<std::unique_ptr<IoQueue>> IoQueue::Create(IoEngine engine) {
   return std::make_unique<ThreadQueue>();
 }
 
-IoBuffer::~IoBuffer() {
-  if (data_ != nullptr) munmap(data_, capacity_);
+IoBuffer::~IoBuffer() { Release(); }
+
+void IoBuffer::Release() {
+  if (data_ == nullptr) return;
+  if (capacity_ != limits::kIoBufferBytes || !SpareBuffers::Get().Keep(data_)) munmap(data_, capacity_);
+  data_ = nullptr;
 }
 
 absl::Status IoBuffer::Grow(size_t bytes, size_t keep) {
@@ -178,11 +209,14 @@ absl::Status IoBuffer::Grow(size_t bytes, size_t keep) {
   const size_t rounded = bytes < limits::kIoBufferBytes
                              ? std::bit_ceil(bytes)
                              : (bytes + limits::kIoBufferBytes - 1) / limits::kIoBufferBytes * limits::kIoBufferBytes;
-  void* memory = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return ResourceExhausted("no memory for a disk buffer of {} bytes", rounded);
-  madvise(memory, rounded, MADV_HUGEPAGE);  // fewer pages to pin per request; only a wish
+  void* memory = rounded == limits::kIoBufferBytes ? SpareBuffers::Get().Take() : nullptr;
+  if (memory == nullptr) {
+    memory = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return ResourceExhausted("no memory for a disk buffer of {} bytes", rounded);
+    madvise(memory, rounded, MADV_HUGEPAGE);  // fewer pages to pin per request; only a wish
+  }
   if (keep > 0) std::memcpy(memory, data_, keep);
-  if (data_ != nullptr) munmap(data_, capacity_);
+  Release();
   data_ = static_cast<std::byte*>(memory);
   capacity_ = rounded;
   return absl::OkStatus();

@@ -54,6 +54,8 @@ class IoBuffer {
   absl::Status Grow(size_t bytes, size_t keep);
 
  private:
+  void Release();
+
   std::byte* data_ = nullptr;
   size_t capacity_ = 0;
 };

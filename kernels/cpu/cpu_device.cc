@@ -22,7 +22,6 @@ namespace {
 
 // Goes up when any float of the back end may come out otherwise than before: an order of sums, a rounding, a formula.
 constexpr int kArithmeticVersion = 1;
-constexpr size_t kHugePageBytes = 2 * limits::kMiB;
 constexpr size_t kLargeBytes = limits::kMiB;  // rounding these up to huge pages wastes less than it gains
 constexpr size_t kCacheLineBytes = 64;
 
@@ -142,6 +141,8 @@ absl::StatusOr<std::unique_ptr<DeviceBuffer>> CpuDevice::Allocate(size_t bytes) 
   }
   auto buffer = std::make_unique<LargeBuffer>();
   if (!buffer->Map(bytes)) return too_much;
+  // The first pages taken from a pool are not announced by any before them.
+  prefault_->Fetch({static_cast<uint8_t*>(buffer->data()), std::min(bytes, 2 * kHugePageBytes)});
   return buffer;
 }
 
@@ -162,10 +163,10 @@ size_t CpuDevice::KvPoolBytes(KvType type, int n_pages, int kv_heads, int head_d
 }
 
 std::unique_ptr<Stream> CpuDevice::NewComputeStream() {
-  return std::make_unique<CpuStream>(isa_, threads_);
+  return std::make_unique<CpuStream>(isa_, threads_, prefault_);
 }
 std::unique_ptr<Stream> CpuDevice::NewCopyStream() {
-  return std::make_unique<CpuStream>(isa_, 1);
+  return std::make_unique<CpuStream>(isa_, 1, prefault_);
 }
 
 }  // namespace layover

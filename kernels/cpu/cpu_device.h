@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/packed_weight.h"
+#include "kernels/cpu/prefault.h"
 #include "kernels/ops.h"
 
 namespace layover {
@@ -47,7 +48,8 @@ class CpuDevice : public Device {
 
   const CpuIsa isa_;
   const int threads_;
-  CpuWeightArena arena_;  // own lock
+  CpuWeightArena arena_;                                              // own lock
+  const std::shared_ptr<Prefault> prefault_ = std::make_shared<Prefault>();  // own lock; shared with the streams
 };
 
 }  // namespace layover

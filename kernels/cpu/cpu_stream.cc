@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "common/check.h"
 #include "kernels/cpu/activation.h"
@@ -53,8 +54,9 @@ void CheckPages(const SliceTable& table, int window, int n_pages) {
 
 }  // namespace
 
-CpuStream::CpuStream(CpuIsa isa, int threads)
+CpuStream::CpuStream(CpuIsa isa, int threads, std::shared_ptr<Prefault> prefault)
     : isa_(isa),
+      prefault_(std::move(prefault)),
       pool_(threads),
       store_kv_(isa, threads),
       attention_(isa, threads),
@@ -184,6 +186,7 @@ void CpuStream::CopyKvPage(const KvLayer& cache, int src_page, int dst_page, int
 void CpuStream::ZeroKvPage(const KvLayer& cache, int page) {
   CheckKvLayer(cache);
   CpuZeroKvPage(cache, page);
+  if (prefault_ != nullptr) prefault_->PageTaken(cache, page);
 }
 
 void CpuStream::CopyToDevice(void* dst, const void* host, size_t bytes) {

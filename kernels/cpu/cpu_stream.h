@@ -9,6 +9,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/moe_matmul.h"
+#include "kernels/cpu/prefault.h"
 #include "kernels/cpu/recurrent_ops.h"
 #include "kernels/cpu/store_kv.h"
 #include "kernels/cpu/thread_pool.h"
@@ -18,8 +19,8 @@ namespace layover {
 
 class CpuStream : public Stream {
  public:
-  // `threads` 1 (a copy stream, always) starts no thread.
-  CpuStream(CpuIsa isa, int threads);
+  // `threads` 1 (a copy stream, always) starts no thread. `prefault` may be null.
+  CpuStream(CpuIsa isa, int threads, std::shared_ptr<Prefault> prefault = nullptr);
 
   void EmbedRows(const EmbedRowsArgs& args) override;
   void RmsNorm(const RmsNormArgs& args) override;
@@ -56,6 +57,7 @@ class CpuStream : public Stream {
   int RowGrain(int n_rows, int row_cost) const;
 
   const CpuIsa isa_;
+  const std::shared_ptr<Prefault> prefault_;
   ThreadPool pool_;
   CpuStoreKv store_kv_;
   CpuAttention attention_;
