@@ -27,8 +27,8 @@ struct MemoryRange {
   bool operator==(const MemoryRange&) const = default;
 };
 
-// What to fetch now that the `page_bytes` at `page` are taken from `pool`: the next huge page, if this page is the first
-// in its own and the pool goes on behind it; else nothing (0 bytes).
+// What to fetch now that the `page_bytes` at `page` are taken from `pool`: the next huge page, if this page is the
+// first in its own and the pool goes on behind it; else nothing (0 bytes).
 MemoryRange AheadOf(MemoryRange pool, const uint8_t* page, size_t page_bytes);
 
 class Prefault {
