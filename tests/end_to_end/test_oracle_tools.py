@@ -15,6 +15,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "oracle"))
 import compare_logits  # noqa: E402
 import gguf_weights  # noqa: E402
 import logits_oracle  # noqa: E402
+import quant_blocks  # noqa: E402
 
 GOLDEN = SOURCE / "tests" / "golden"
 BARS = {"mean_kl": 1e-4, "top1": 0.995}
@@ -27,13 +28,23 @@ class Dequantisation(unittest.TestCase):
             if line.startswith("#") or not line.strip():
                 continue
             name, _, block, values = (field.strip() for field in line.split("|"))
-            if name not in gguf_weights.DEQUANTISE:
-                continue
             seen.add(name)
             got = gguf_weights.dequantise(name, np.frombuffer(bytes.fromhex(block), np.uint8))
             expected = np.frombuffer(bytes.fromhex(values), "<f4")
             self.assertTrue(np.array_equal(got, expected), name)
         self.assertEqual(set(gguf_weights.DEQUANTISE) - seen, {"F32", "F16", "BF16"})
+
+    def test_equals_the_gguf_package_on_many_blocks(self):
+        seen = set()
+        for line in (GOLDEN / "quant_digests.txt").read_text().splitlines():
+            if line.startswith("#"):
+                continue
+            name, kind, block_bytes, digest = (field.strip() for field in line.split("|"))
+            with np.errstate(all="ignore"):
+                values = gguf_weights.dequantise(name, quant_blocks.blocks_of(int(kind), int(block_bytes)).reshape(-1))
+            self.assertEqual(quant_blocks.digest_of(values), digest, name)
+            seen.add(name)
+        self.assertEqual(seen, {name for name, _, _ in gguf_weights.TYPES.values()} - {"F32"})
 
     def test_floats(self):
         values = np.array([0, -1.5, 3.0, 2.0**-14], np.float32)

@@ -1,4 +1,5 @@
-// Every format's decoder against ggml's own values, bit for bit, and the size table against GGUF's.
+// Every format's decoder against ggml's own values and those of PyPI's gguf, bit for bit, and the size table against
+// GGUF's.
 #include "kernels/dequantize.h"
 
 #include <gtest/gtest.h>
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "common/digest.h"
 #include "kernels/float16.h"
 
 namespace layover {
@@ -66,6 +68,49 @@ TEST(Dequantize, EqualsGgmlBitForBit) {
   }
   EXPECT_EQ(blocks_seen.size(), 20u);
   for (const auto& [name, count] : blocks_seen) EXPECT_EQ(count, 2) << name;
+}
+
+// As tests/oracle/quant_blocks.py has it.
+std::vector<uint8_t> RandomBytes(uint64_t seed, size_t count) {
+  std::vector<uint8_t> bytes(count / 8 * 8 + 8);
+  for (size_t i = 0; i < bytes.size() / 8; ++i) {
+    uint64_t z = (i + 1) * 0x9e3779b97f4a7c15 + seed;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    z ^= z >> 31;
+    std::memcpy(bytes.data() + 8 * i, &z, sizeof(z));
+  }
+  bytes.resize(count);
+  return bytes;
+}
+
+// Enough blocks that every entry of every codebook occurs.
+TEST(Dequantize, EqualsTheGgufPackageOnManyBlocks) {
+  constexpr int kBlocks = 4096;
+  std::ifstream file(LAYOVER_SOURCE_DIR "/tests/golden/quant_digests.txt");
+  ASSERT_TRUE(file) << "tests/golden/quant_digests.txt is missing";
+  int types = 0;
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.empty() || line[0] == '#') continue;
+    std::istringstream fields(line);
+    std::string name, bar, want;
+    uint32_t id = 0;
+    size_t block_bytes = 0;
+    fields >> name >> bar >> id >> bar >> block_bytes >> bar >> want;
+    const auto type = static_cast<WeightType>(id);
+    ASSERT_EQ(WeightTypeName(type), name);
+    ASSERT_EQ(BlockBytes(type), block_bytes) << name;
+    const int count = kBlocks * BlockElements(type);
+    std::vector<float> values(static_cast<size_t>(count));
+    DequantizeRow(type, RandomBytes(id, kBlocks * block_bytes).data(), count, values.data());
+    for (float& value : values) {
+      if (std::isnan(value)) value = std::bit_cast<float>(0x7fc00000u);
+    }
+    EXPECT_EQ(DigestOf(values.data(), values.size() * sizeof(float)).Hex(), want) << name;
+    ++types;
+  }
+  EXPECT_EQ(types, 22);
 }
 
 TEST(Dequantize, SizesAreThoseOfGguf) {

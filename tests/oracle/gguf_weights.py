@@ -10,6 +10,8 @@ import struct
 
 import numpy as np
 
+import iq_weights
+
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 STRING, ARRAY = 8, 9
 
@@ -18,7 +20,7 @@ TYPES = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
     7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144),
     13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 20: ("IQ4_NL", 32, 18), 23: ("IQ4_XS", 256, 136),
-    30: ("BF16", 1, 2), 39: ("MXFP4", 32, 17),
+    30: ("BF16", 1, 2), 39: ("MXFP4", 32, 17), **iq_weights.TYPES,
 }
 MXFP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)  # doubled
 IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
@@ -124,7 +126,8 @@ DEQUANTISE = {
     "Q2_K": q2_k, "Q3_K": q3_k, "Q4_K": q4_k, "Q5_K": q5_k, "Q6_K": q6_k,
     "IQ4_NL": lambda b: IQ4_VALUES[nibbles(b[:, 2:18])] * half(b, 0),
     "IQ4_XS": iq4_xs,
-    "MXFP4": lambda b: MXFP4_VALUES[nibbles(b[:, 1:17])] * np.exp2(b[:, :1].astype(np.float32) - 128),
+    "MXFP4": lambda b: MXFP4_VALUES[nibbles(b[:, 1:17])] * np.ldexp(np.float32(1), b[:, :1].astype(np.int32) - 128),
+    **iq_weights.DEQUANTISE,
 }
 
 
