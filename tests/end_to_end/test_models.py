@@ -17,7 +17,11 @@ import logits_oracle  # noqa: E402
 import model_oracle  # noqa: E402
 
 GOLDEN = SOURCE / "tests" / "golden"
-ARCHITECTURES = ["llama-moe", "qwen2", "qwen3", "qwen3moe", "gemma3", "qwen3next", "qwen35", "qwen35moe", "gpt-oss"]
+ARCHITECTURES = ["llama", "llama-moe", "qwen2", "qwen3", "qwen3moe", "gemma3", "qwen3next", "qwen35", "qwen35moe", "gpt-oss"]
+FAULTS = {"qwen3next": ["attention-gate", "value-heads", "taps", "shared-gate"], "qwen35": ["attention-gate", "value-heads", "taps"],
+          "qwen35moe": ["attention-gate", "value-heads", "taps", "shared-gate"], "gemma3": ["window", "local-rope"],
+          "gpt-oss": ["window"]}
+WEIGHT_TYPES = [name for name, _, _ in gguf_weights.TYPES.values()]
 MAX_DELTA = 1e-3          # of log-probabilities over the oracle's top 20, F32 files
 CLEAR_MARGIN = 1e-3       # a choice by less than this may go either way
 
@@ -81,9 +85,10 @@ class FloatModels(ModelCase):
 
     def test_what_is_wrong_shows(self):
         for name in ARCHITECTURES:
-            for fault in ("rope", "heads", "gate"):
+            for fault in ("rope", "heads", "gate", *FAULTS.get(name, [])):
                 with self.subTest(name, fault=fault):
                     result, _, _ = self.compare_with_golden(name, "--fault", fault)
+                    print(f"\n  {name} {fault}: {result}", file=sys.stderr)
                     self.assertNotEqual(result.failures(max_delta=MAX_DELTA), [], str(result))
 
 
@@ -120,8 +125,9 @@ class QuantisedModels(ModelCase):
                 with self.subTest(name, weight_type=weight_type):
                     self.judge(name, weight_type)
 
-    def test_weight_types(self):
-        for weight_type in ("F16", "BF16", "Q4_0", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"):
+    def test_every_weight_type(self):
+        self.assertEqual(len(WEIGHT_TYPES), 23)
+        for weight_type in WEIGHT_TYPES:
             with self.subTest(weight_type):
                 self.judge("qwen35", weight_type)
 

@@ -92,21 +92,25 @@ struct TinyLlamaOptions {
 };
 std::string BuildTinyLlama(const TinyLlamaOptions& options);
 
-// A model of any architecture, small and as varied as it may be: fewer key heads than value heads, layers of every kind in
-// odd numbers, a window that is no multiple of a page, a block that is skipped. Seeded weights, the same tokenizer. Equal
-// options give equal bytes.
+// A model of any architecture, small and as varied as it may be: fewer key heads than value heads, layers of every kind
+// in odd numbers, a window that is no multiple of a page, a block that is skipped. Seeded weights, the same tokenizer.
+// Equal options give equal bytes.
 struct TinyModelOptions {
-  std::string architecture;                   // as in the file, or "llama-moe"
+  std::string architecture;  // as in the file, or "llama-moe"; "llama" has frequency factors
   uint64_t seed = 1;
   WeightType weight_type = WeightType::kF32;  // of matrices, except routers: any type there is
   float weight_gain = 1.0f;                   // scales all matrices
-  // What a test of the tests gets wrong: "" nothing, "rope" the base of the rotation by 1 %, "heads" two query heads
-  // exchanged, "gate" one gate without effect.
+  // What a test of the tests gets wrong, "" nothing: "rope" the base of the rotation by 1 % ("local-rope": of the
+  // window layers), "heads" two query heads exchanged ("value-heads": of the recurrent layers), "gate" one gate without
+  // effect
+  // ("attention-gate", "shared-gate": another), "taps" the convolution backwards, "window" one position more.
   std::string fault;
 };
 std::string BuildTinyModel(const TinyModelOptions& options);
 // The architectures that it takes.
 std::vector<std::string> TinyArchitectures();
+// The faults that an architecture can have.
+std::vector<std::string> TinyFaults(std::string_view architecture);
 
 // Uniform in [middle - width, middle + width), by seed and name.
 std::vector<float> SeededValues(uint64_t seed, std::string_view name, size_t count, float middle, float width);

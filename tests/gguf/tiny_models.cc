@@ -2,6 +2,8 @@
 // model_shape_test.cc compares with lists written out by hand).
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <numbers>
 #include <numeric>
 
 #include "common/check.h"
@@ -29,11 +31,11 @@ struct Variant {
   bool tied;
 };
 constexpr Variant kVariants[] = {
-    {"llama-moe", Architecture::kLlama, 3, true, false}, {"qwen2", Architecture::kQwen2, 3, false, false},
-    {"qwen3", Architecture::kQwen3, 3, false, true},     {"qwen3moe", Architecture::kQwen3Moe, 3, true, false},
-    {"gemma3", Architecture::kGemma3, 5, false, true},   {"qwen3next", Architecture::kQwen3Next, 5, true, false},
-    {"qwen35", Architecture::kQwen35, 5, false, true},   {"qwen35moe", Architecture::kQwen35Moe, 6, true, false},
-    {"gpt-oss", Architecture::kGptOss, 3, true, false},
+    {"llama", Architecture::kLlama, 3, false, false},        {"llama-moe", Architecture::kLlama, 3, true, false},
+    {"qwen2", Architecture::kQwen2, 3, false, false},        {"qwen3", Architecture::kQwen3, 3, false, true},
+    {"qwen3moe", Architecture::kQwen3Moe, 3, true, false},   {"gemma3", Architecture::kGemma3, 5, false, true},
+    {"qwen3next", Architecture::kQwen3Next, 5, true, false}, {"qwen35", Architecture::kQwen35, 5, false, true},
+    {"qwen35moe", Architecture::kQwen35Moe, 6, true, false}, {"gpt-oss", Architecture::kGptOss, 3, true, false},
 };
 
 bool IsHybrid(Architecture kind) {
@@ -84,6 +86,7 @@ class Writer {
     Keys();
     AddTinyTokenizer(kVocab, "qwen2", "", &builder_);
     for (const TensorSpec& spec : EmbeddingTensors(shape_)) Tensor(spec);
+    if (variant_.name == "llama") RopeFactors();
     for (int layer = 0; layer < shape_.n_layers; ++layer) {
       for (const TensorSpec& spec : LayerTensors(shape_, layer)) {
         if (spec.required) Tensor(spec);
@@ -125,18 +128,21 @@ class Writer {
     if (variant_.experts) ExpertKeys();
     if (IsHybrid(variant_.kind)) HybridKeys();
     if (variant_.kind == Architecture::kGemma3) {
-      U32("attention.sliding_window", kWindow);
+      U32("attention.sliding_window", Window());
       U32("attention.sliding_window_pattern", kGemmaPeriod);
+      if (options_.fault == "local-rope") F32("rope.freq_base_swa", 10100);
       builder_.String(Key("rope.scaling.type"), "linear");
       F32("rope.scaling.factor", 2);
     }
     if (variant_.kind == Architecture::kGptOss) {
-      U32("attention.sliding_window", kWindow);
+      U32("attention.sliding_window", Window());
       builder_.String(Key("rope.scaling.type"), "yarn");
       F32("rope.scaling.factor", 4);
       U32("rope.scaling.original_context_length", 64);
     }
   }
+
+  int Window() const { return kWindow + (options_.fault == "window" ? 1 : 0); }
 
   double RopeBase() const {
     switch (variant_.kind) {
@@ -184,6 +190,20 @@ class Writer {
     if (role == "ffn_gate_inp_shexp") *width = 0.2f;
   }
 
+  // Llama 3.1's, by its formula (factor 8, low 1, high 4) for a context of 64: some pairs as they are, some in between,
+  // some slowed by the whole factor.
+  void RopeFactors() {
+    constexpr double kFactor = 8, kLow = 1, kHigh = 4, kOriginalContext = 64;
+    std::vector<float> factors;
+    for (int p = 0; p < shape_.rope.n_rot / 2; ++p) {
+      const double wavelength = 2 * std::numbers::pi * std::pow(RopeBase(), 2.0 * p / shape_.rope.n_rot);
+      const double s = std::clamp((kOriginalContext / wavelength - kLow) / (kHigh - kLow), 0.0, 1.0);
+      factors.push_back(static_cast<float>(1 / ((1 - s) / kFactor + s)));
+    }
+    builder_.Tensor("rope_freqs.weight", {factors.size()}, static_cast<uint32_t>(WeightType::kF32),
+                    EncodeWeights(factors, WeightType::kF32));
+  }
+
   void Tensor(const TensorSpec& spec) {
     const size_t count = std::accumulate(spec.dims.begin(), spec.dims.end(), size_t{1}, std::multiplies<>());
     const std::vector<uint64_t> dims(spec.dims.begin(), spec.dims.end());
@@ -205,18 +225,44 @@ class Writer {
   }
 
   void Add(const TensorSpec& spec, const std::vector<uint64_t>& dims, WeightType type, std::string data) {
-    const size_t rows = static_cast<size_t>(spec.dims.size() > 1 ? spec.dims[1] : 1);
-    const size_t row_bytes = data.size() / rows / static_cast<size_t>(spec.dims.size() > 2 ? spec.dims[2] : 1);
-    const size_t head_rows = static_cast<size_t>(shape_.head_dim_k) * (IsHybrid(variant_.kind) ? 2 : 1);
-    if (options_.fault == "heads" && spec.role == "attn_q") {
-      std::swap_ranges(data.begin(), data.begin() + static_cast<long>(head_rows * row_bytes),
-                       data.begin() + static_cast<long>(head_rows * row_bytes));
-    }
-    const bool is_gate = spec.role == (IsHybrid(variant_.kind) ? "attn_gate"
-                                       : variant_.experts      ? "ffn_gate_exps"
-                                                               : "ffn_gate");
-    if (options_.fault == "gate" && is_gate && spec.gguf_name.starts_with("blk.1.")) data.assign(data.size(), '\0');
+    if (!options_.fault.empty()) Spoil(spec, &data);
     builder_.Tensor(spec.gguf_name, dims, static_cast<uint32_t>(type), std::move(data));
+  }
+
+  // The faults that are in a tensor; Keys() has the others.
+  void Spoil(const TensorSpec& spec, std::string* data) const {
+    const std::string& fault = options_.fault;
+    const bool hybrid = IsHybrid(variant_.kind);
+    const auto dim = [&](size_t i) { return static_cast<size_t>(i < spec.dims.size() ? spec.dims[i] : 1); };
+    const size_t row = data->size() / dim(1) / dim(2);
+    const size_t head = static_cast<size_t>(shape_.head_dim_k) * row;
+    if (fault == "heads" && spec.role == "attn_q") SwapFirstTwo((hybrid ? 2 : 1) * head, data);
+    if (fault == "value-heads" && spec.role == "attn_gate")
+      SwapFirstTwo(static_cast<size_t>(shape_.recurrent.dim) * row, data);
+    if (fault == "attention-gate" && spec.role == "attn_q") {
+      // Rows of a head: its query, then its gate.
+      for (size_t at = head; at < data->size(); at += 2 * head)
+        std::fill_n(data->begin() + static_cast<long>(at), head, '\0');
+    }
+    if (fault == "taps" && spec.role == "ssm_conv1d") {
+      for (size_t at = 0; at < data->size(); at += row) Reverse(data->data() + at, row);
+    }
+    const std::string_view gate = fault == "shared-gate" ? "ffn_gate_inp_shexp"
+                                  : fault != "gate"      ? ""
+                                  : hybrid               ? "attn_gate"
+                                  : variant_.experts     ? "ffn_gate_exps"
+                                                         : "ffn_gate";
+    if (spec.role == gate && spec.gguf_name.starts_with("blk.1.")) data->assign(data->size(), '\0');
+  }
+
+  static void SwapFirstTwo(size_t bytes, std::string* data) {
+    std::swap_ranges(data->begin(), data->begin() + static_cast<long>(bytes), data->begin() + static_cast<long>(bytes));
+  }
+  static void Reverse(char* floats, size_t bytes) {
+    std::vector<float> values(bytes / sizeof(float));
+    std::memcpy(values.data(), floats, bytes);
+    std::reverse(values.begin(), values.end());
+    std::memcpy(floats, values.data(), bytes);
   }
 
   const TinyModelOptions options_;
@@ -231,6 +277,18 @@ std::vector<std::string> TinyArchitectures() {
   std::vector<std::string> names;
   for (const Variant& variant : kVariants) names.emplace_back(variant.name);
   return names;
+}
+
+std::vector<std::string> TinyFaults(std::string_view architecture) {
+  std::vector<std::string> faults = {"rope", "heads", "gate"};
+  for (const Variant& variant : kVariants) {
+    if (variant.name != architecture) continue;
+    if (IsHybrid(variant.kind)) faults.insert(faults.end(), {"attention-gate", "value-heads", "taps"});
+    if (IsHybrid(variant.kind) && variant.experts) faults.emplace_back("shared-gate");
+    if (variant.kind == Architecture::kGemma3) faults.emplace_back("local-rope");
+    if (KindOf(variant.kind, 0) == LayerKind::kSlidingWindow) faults.emplace_back("window");
+  }
+  return faults;
 }
 
 std::string BuildTinyModel(const TinyModelOptions& options) {

