@@ -24,7 +24,7 @@ constexpr mode_t kFolderMode = 0700;
 
 absl::Status Failed(std::string_view verb, std::string_view path, int error_number) {
   if (error_number == ELOOP) {
-    return Internal("{} {}: a symbolic link stands where a file of the store belongs", verb, path);
+    return DataLoss("{} {}: a symbolic link stands where a file of the store belongs", verb, path);
   }
   return ErrnoStatus(error_number, fmt::format("{} {}", verb, path));
 }
@@ -32,6 +32,9 @@ absl::Status Failed(std::string_view verb, std::string_view path, int error_numb
 // The folder itself, never what a link at its place points to.
 absl::StatusOr<UniqueFd> OpenFolder(const std::string& path) {
   UniqueFd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd.valid() && errno == ENOTDIR) {
+    return DataLoss("open folder {}: a link or a file stands where a folder of the store belongs", path);
+  }
   if (!fd.valid()) return Failed("open folder", path, errno);
   return fd;
 }
@@ -109,7 +112,7 @@ absl::StatusOr<UniqueFd> OpenFile(const std::string& path, OpenMode mode, int ex
   }
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return Failed("stat", path, errno);
-  if (!S_ISREG(info.st_mode)) return Internal("open {}: not a regular file", path);
+  if (!S_ISREG(info.st_mode)) return DataLoss("open {}: not a regular file", path);
   // io_uring would answer EAGAIN where it should wait.
   if (fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK) != 0) return Failed("open", path, errno);
   return fd;
