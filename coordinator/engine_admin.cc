@@ -9,6 +9,31 @@
 #include "coordinator/engine.h"
 
 namespace layover {
+namespace {
+
+// On all stages' devices: the session's pages, and the states and window pages of it and its checkpoints.
+int64_t LiveBytes(const ModelShape& shape, std::string_view kv_type, const PageLedger& ledger, const Branch& branch) {
+  uint64_t row_bytes = 0, window_row_bytes = 0, state_bytes = 0;
+  for (int layer = 0; layer < shape.n_layers; ++layer) {
+    const LayerKind kind = shape.layers[static_cast<size_t>(layer)].kind;
+    if (kind == LayerKind::kRecurrent) state_bytes += RecurrentStateBytes(shape);
+    (kind == LayerKind::kSlidingWindow ? window_row_bytes : row_bytes) += KvBytesPerToken(shape, layer, kv_type);
+  }
+  std::set<int32_t> slots, window_pages;
+  const auto add = [&](const wire::StateAt& state) {
+    if (state.slot >= 0) slots.insert(state.slot);
+    for (const int32_t page : state.window_pages) {
+      if (page >= 0) window_pages.insert(page);
+    }
+  };
+  add(ledger.StateOf(branch.session));
+  for (const PinnedCheckpoint& checkpoint : branch.checkpoints) add(ledger.PinnedState(checkpoint.pin));
+  const uint64_t pages = ledger.Pages(branch.session, PageClass::kFull).size();
+  return static_cast<int64_t>(limits::kPageTokens * (pages * row_bytes + window_pages.size() * window_row_bytes) +
+                              slots.size() * state_bytes);
+}
+
+}  // namespace
 
 // One of which nothing is on disk yet.
 Engine::ConversationPtr Engine::NewConversation(const std::string& owner, const std::string& id) const {
@@ -111,8 +136,7 @@ ConversationInfo Engine::InfoOf(const Conversation& conversation, bool everythin
     info.bytes_host += branch->parked_bytes;
     if (branch->session == 0) continue;
     live = true;
-    const auto pages = static_cast<int64_t>(pipeline_->ledger().Pages(branch->session, PageClass::kFull).size());
-    info.bytes_device += pages * limits::kPageTokens * RowBytes(AllLayers());
+    info.bytes_device += LiveBytes(*parts_.shape, parts_.plan->kv_type, pipeline_->ledger(), *branch);
   }
   info.state = conversation.saving      ? ConversationState::kSaving
                : conversation.restoring > 0 ? ConversationState::kRestoring
