@@ -79,6 +79,44 @@ class Hybrid(Case):
             self.go_on(server, kind, prompt + self.control(kind, prompt, 12) + [9], restored_n=len(prompt) + 11, recomputed_n=1)
             self.assertEqual(len(said), 12)
 
+    def test_a_chat_of_messages_goes_on_after_a_restart(self):
+        for kind in ("qwen35", "qwen3next", "qwen35moe"):
+            with self.subTest(kind=kind):
+                self.a_chat_of_messages_goes_on_after_a_restart(kind)
+
+    def a_chat_of_messages_goes_on_after_a_restart(self, kind):
+        words = ["the river", "a stone wall", "an old boat", "seven lanterns", "the far hill"]
+        told = ["; ".join(f"{words[(i * j) % 5]} and {words[i % 5]}" for i in range(40)) + f". {j}?" for j in range(1, 5)]
+
+        def turn(server, messages):
+            reply = server.chat(messages, "c", max_tokens=6, ignore_eos=True)
+            return reply, messages + [{"role": "assistant", "content": reply["choices"][0]["message"]["content"]}]
+
+        def talk(server, texts, messages=()):
+            replies, messages = [], list(messages)
+            for text in texts:
+                reply, messages = turn(server, messages + [{"role": "user", "content": text}])
+                replies.append(reply)
+            return replies, messages
+
+        with Server(self.text(kind), self.folder, name=f"{kind}-never-interrupted") as server:
+            want, _ = talk(server, [*told, "And then?"])
+        store = self.folder / f"store-{kind}"
+        with Server(self.text(kind, store), self.folder, name=f"{kind}-a") as server:
+            said, messages = talk(server, told)
+        self.assertGreater(said[-1]["usage"]["total_tokens"], 3000)
+        with Server(self.text(kind, store, THREE), self.folder, name=f"{kind}-b") as server:
+            (reply,), _ = talk(server, ["And then?"], messages)
+            self.assertSameIds(reply, want[-1])
+            new = reply["usage"]["prompt_tokens"] - said[-1]["usage"]["total_tokens"]
+            self.assertEqual(reply["timings"]["recomputed_n"], 0)
+            self.assertLessEqual(reply["timings"]["prompt_n"], new + 1)
+            # The answer once more, and the one before it, from the checkpoint before the generation prompt or after it.
+            for asked, expected in (([*messages, {"role": "user", "content": "And then?"}], want[-1]), (messages[:-1], want[-2])):
+                again, _ = turn(server, asked)
+                self.assertSameIds(again, expected)
+                self.assertLessEqual(again["timings"]["prompt_n"] + again["timings"]["recomputed_n"], 1 + 4, again["timings"])
+
     def test_parking_and_eviction(self):
         for kind in KINDS:
             with self.subTest(kind=kind):
