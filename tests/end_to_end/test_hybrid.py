@@ -87,35 +87,48 @@ class Hybrid(Case):
     def a_chat_of_messages_goes_on_after_a_restart(self, kind):
         words = ["the river", "a stone wall", "an old boat", "seven lanterns", "the far hill"]
         told = ["; ".join(f"{words[(i * j) % 5]} and {words[i % 5]}" for i in range(40)) + f". {j}?" for j in range(1, 5)]
+        told.append("And then?")
+        generation_prompt = 12  # at most: <|im_start|>, "assistant" and a line's end
 
-        def turn(server, messages):
-            reply = server.chat(messages, "c", max_tokens=6, ignore_eos=True)
-            return reply, messages + [{"role": "assistant", "content": reply["choices"][0]["message"]["content"]}]
+        def say(server, messages, seed, conversation="c"):
+            return server.chat(messages, conversation, max_tokens=3, ignore_eos=True, temperature=1, seed=seed)
 
-        def talk(server, texts, messages=()):
-            replies, messages = [], list(messages)
-            for text in texts:
-                reply, messages = turn(server, messages + [{"role": "user", "content": text}])
-                replies.append(reply)
-            return replies, messages
+        def with_answer(messages, reply):
+            return messages + [{"role": "assistant", "content": reply["choices"][0]["message"]["content"]}]
 
+        # Seeds with which it says text: half of the tokens are parts of characters, and what becomes of them a client
+        # cannot give back.
+        seeds, want, messages = [], [], []
         with Server(self.text(kind), self.folder, name=f"{kind}-never-interrupted") as server:
-            want, _ = talk(server, [*told, "And then?"])
+            for text in told:
+                messages = messages + [{"role": "user", "content": text}]
+                seeds.append(next(seed for seed in range(1000) if all(
+                    " " <= c <= "~" for c in say(server, messages, seed, None)["choices"][0]["message"]["content"])))
+                want.append(say(server, messages, seeds[-1]))
+                messages = with_answer(messages, want[-1])
         store = self.folder / f"store-{kind}"
         with Server(self.text(kind, store), self.folder, name=f"{kind}-a") as server:
-            said, messages = talk(server, told)
-        self.assertGreater(said[-1]["usage"]["total_tokens"], 3000)
+            for turn in range(4):
+                self.assertSameIds(say(server, messages[:2 * turn + 1], seeds[turn]), want[turn])
+        held = want[3]["usage"]["total_tokens"]
+        self.assertGreater(held, 3000)
         with Server(self.text(kind, store, THREE), self.folder, name=f"{kind}-b") as server:
-            (reply,), _ = talk(server, ["And then?"], messages)
-            self.assertSameIds(reply, want[-1])
-            new = reply["usage"]["prompt_tokens"] - said[-1]["usage"]["total_tokens"]
-            self.assertEqual(reply["timings"]["recomputed_n"], 0)
-            self.assertLessEqual(reply["timings"]["prompt_n"], new + 1)
-            # The answer once more, and the one before it, from the checkpoint before the generation prompt or after it.
-            for asked, expected in (([*messages, {"role": "user", "content": "And then?"}], want[-1]), (messages[:-1], want[-2])):
-                again, _ = turn(server, asked)
-                self.assertSameIds(again, expected)
-                self.assertLessEqual(again["timings"]["prompt_n"] + again["timings"]["recomputed_n"], 1 + 4, again["timings"])
+            reply = say(server, messages[:9], seeds[4])
+            self.assertSameIds(reply, want[4])
+            timings = reply["timings"]
+            self.assertEqual((timings["recomputed_n"], timings["restored_n"]), (0, held - 1), timings)
+            self.assertLessEqual(timings["prompt_n"], reply["usage"]["prompt_tokens"] - held + 1)
+            self.regenerate(say, server, messages, seeds, want, {4: 1})
+        with Server(self.text(kind, store, ONE), self.folder, name=f"{kind}-c") as server:
+            # The last answer from one before its prompt's end; the one before, from before its generation prompt.
+            self.regenerate(say, server, messages, seeds, want, {4: 1, 3: 1 + generation_prompt})
+
+    def regenerate(self, say, server, messages, seeds, want, bounds):
+        for turn, most in bounds.items():
+            reply = say(server, messages[:2 * turn + 1], seeds[turn])
+            self.assertSameIds(reply, want[turn])
+            timings = reply["timings"]
+            self.assertLessEqual(timings["prompt_n"] + timings["recomputed_n"], most, timings)
 
     def test_parking_and_eviction(self):
         for kind in KINDS:
