@@ -2,9 +2,10 @@
 space runs out; the old generation stays, no stray file does, the chat goes on; once there is room the next save succeeds.
 
 The file system is a tmpfs in a mount namespace of this test's own: as root, else in a user namespace. Where neither is
-allowed, LAYOVER_SMALL_DISK may name an empty folder on a file system of 8 to 256 MiB that may be filled, and /dev/shm is taken
-if it is as small; else the test fails and says so.
+allowed, LAYOVER_SMALL_DISK may name an empty folder on a tmpfs of 8 to 256 MiB that may be filled, and /dev/shm is taken if it
+is as small; else the test fails and says so.
 """
+import errno
 import os
 import pathlib
 import shutil
@@ -63,18 +64,18 @@ class FullDisk(Case):
 
     def free(self):
         info = os.statvfs(self.disk)
-        return info.f_bavail * info.f_frsize
+        return info.f_bfree * info.f_frsize
 
     def fill(self, leave):
-        """Until `leave` bytes are free, or none."""
+        """Until about `leave` bytes are free; 0: until nothing can be written."""
         with open(self.disk / "filler", "ab", buffering=0) as filler:
-            block = bytes(4096)
             try:
-                while self.free() > leave:
-                    filler.write(block)
+                while not leave or self.free() > leave:
+                    filler.write(bytes(4096))
+                    os.fsync(filler)
             except OSError as error:
-                self.assertEqual(error.errno, 28, error)
-        self.assertLessEqual(self.free(), leave)
+                self.assertEqual(error.errno, errno.ENOSPC, error)
+        self.assertLessEqual(self.free(), leave + 4096)
 
     def make_room(self):
         (self.disk / "filler").unlink()
