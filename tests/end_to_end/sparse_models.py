@@ -1,7 +1,7 @@
 """Files of real models' shapes: true headers and true length, all weights holes. A 50 GB model takes a few megabytes of disk.
 
-The shapes are those of Qwen3.5-27B (qwen35: dense, with one next-token-prediction block) and Qwen3-Next-80B-A3B (qwen3next:
-experts), the types a mix as Q4_K_M files have it.
+The shapes are those of Qwen3.5-27B (qwen35: dense, with one next-token-prediction block), Qwen3-Next-80B-A3B (qwen3next:
+experts) and Qwen3.5-35B-A3B (qwen35moe), the types a mix as Q4_K_M files have it.
 """
 import math
 import struct
@@ -136,17 +136,26 @@ def qwen35_27b():
     return Model("qwen35", keys, tensors, vocab)
 
 
-def qwen3next_80b():
-    embd, layers, experts, width, vocab = 2048, 48, 512, 512, 151936
-    keys = hybrid_keys(embd, layers, 16, 2, 16, 32) + [
-        ("feed_forward_length", U32, 5120), ("expert_count", U32, experts), ("expert_used_count", U32, 10),
+def with_experts(architecture, layers, experts, used, vocab, more_keys):
+    embd, width = 2048, 512
+    fused = architecture == "qwen3next"
+    keys = hybrid_keys(embd, layers, 16, 2, 16, 32) + more_keys + [
+        ("feed_forward_length", U32, 5120), ("expert_count", U32, experts), ("expert_used_count", U32, used),
         ("expert_feed_forward_length", U32, width), ("expert_shared_feed_forward_length", U32, width)]
     tensors = ends(embd, vocab)
     for i in range(layers):
         p = f"blk.{i}."
-        tensors += norms(i, embd) + (attention(i, embd, 16, 2) if i % 4 == 3 else recurrent(i, embd, 16, 32, fused=True))
+        tensors += norms(i, embd) + (attention(i, embd, 16, 2) if i % 4 == 3 else recurrent(i, embd, 16, 32, fused))
         tensors += [Tensor(p + "ffn_gate_inp.weight", "F32", embd, experts), Tensor(p + "ffn_gate_exps.weight", "Q4_K", embd, width, experts),
                     Tensor(p + "ffn_up_exps.weight", "Q4_K", embd, width, experts), Tensor(p + "ffn_down_exps.weight", "Q6_K", width, embd, experts),
                     Tensor(p + "ffn_gate_inp_shexp.weight", "F32", embd), Tensor(p + "ffn_gate_shexp.weight", "Q5_K", embd, width),
                     Tensor(p + "ffn_up_shexp.weight", "Q5_K", embd, width), Tensor(p + "ffn_down_shexp.weight", "Q6_K", width, embd)]
-    return Model("qwen3next", keys, tensors, vocab)
+    return Model(architecture, keys, tensors, vocab)
+
+
+def qwen3next_80b():
+    return with_experts("qwen3next", 48, 512, 10, 151936, [])
+
+
+def qwen35moe_35b():
+    return with_experts("qwen35moe", 40, 256, 8, 248320, [("rope.dimension_sections", I32, [11, 11, 10, 0])])

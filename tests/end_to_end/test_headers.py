@@ -60,6 +60,12 @@ class RealShapes(Case):
         self.check(sparse_models.qwen3next_80b(), shown, n_parameters=79.7, state_bytes=79_036_416,
                    kv_gib={"f16": 6, "q8_0": 3.1875, "q4_0": 1.6875}, layers=48, split=23)
 
+    def test_35b_hybrid_of_experts(self):
+        shown = {"architecture": "qwen35moe", "n_layers": 40, "n_embd": 2048, "n_head": 16, "n_head_kv": 2, "n_vocab": 248320,
+                 "context_train": 262144}
+        self.check(sparse_models.qwen35moe_35b(), shown, n_parameters=34.7, state_bytes=65_863_680,
+                   kv_gib={"f16": 5, "q8_0": 2.65625, "q4_0": 1.40625}, layers=40, split=19)
+
 
 class WhatIsWrong(Case):
     """Exit 2 for what is wrong with the topology, 1 for all else, and the message names it."""
