@@ -1,8 +1,9 @@
 """Every architecture against independent oracles, through the real programs.
 
 Tiny models of all architectures (make_tiny_model --arch) are judged by goldens that transformers made in float32
-(tests/oracle/make_model_goldens.py), their quantised forms by the double-precision oracle on exactly dequantised weights,
-which runs here and is itself judged by the same goldens. Then the control: a model with something wrong must fail.
+(tests/oracle/make_model_goldens.py) and llama.cpp (make_llama_cpp_goldens.py), their quantised forms by the double-precision
+oracle on exactly dequantised weights, which runs here and is itself judged by the same goldens. Then the control: a model
+with something wrong must fail.
 """
 import json
 import os
@@ -68,6 +69,23 @@ class FloatModels(ModelCase):
             first, second = golden["top_logprobs"][at - 1][:2]
             if first - second >= CLEAR_MARGIN:
                 self.assertEqual(answer["positions"][at - 1]["top"][0][0], golden["ids"][at], f"position {at}")
+
+    def test_log_probabilities_are_those_of_llama_cpp(self):
+        """Of the same file, read by somebody else. Its GELU is a table of f16 values."""
+        theirs = compare_logits.load_oracle(str(GOLDEN / "llama_cpp.json.gz"))
+        self.assertEqual(sorted(theirs["models"]), sorted(ARCHITECTURES))
+        for name in ARCHITECTURES:
+            with self.subTest(name):
+                ids = golden_of(name)["ids"]
+                _, answer = self.rows(self.model(name), ids)
+                deltas = []
+                for row, position in enumerate(range(0, len(ids), theirs["step"])):
+                    ours = dict(map(tuple, answer["positions"][position]["top"]))
+                    expected = [theirs["models"][name][key][row] for key in ("top_ids", "top_logprobs")]
+                    deltas += [abs(ours[id] - logprob) for id, logprob in zip(*expected) if id in ours]
+                self.assertGreater(len(deltas), 0.99 * 20 * len(ids) / theirs["step"])
+                print(f"\n  {name}: max |difference of log-probability| {max(deltas):.3e}", file=sys.stderr)
+                self.assertLessEqual(max(deltas), 5e-3 if name == "gemma3" else MAX_DELTA)
 
     def test_several_stages_give_the_same_rows(self):
         for i, name in enumerate(ARCHITECTURES):

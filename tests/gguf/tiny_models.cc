@@ -95,11 +95,7 @@ class Writer {
     for (const TensorSpec& spec : HeadTensors(shape_)) {
       if (spec.required && spec.gguf_name != "token_embd.weight") Tensor(spec);
     }
-    if (n_extra() > 0) {
-      // Enough to be seen where it does not belong.
-      const std::string name = "blk." + std::to_string(shape_.n_layers) + ".nextn.enorm.weight";
-      builder_.Tensor(name, {static_cast<uint64_t>(shape_.n_embd)}, static_cast<uint32_t>(WeightType::kF32));
-    }
+    if (n_extra() > 0) ExtraBlock();
     return builder_.Build();
   }
 
@@ -107,6 +103,18 @@ class Writer {
   int n_extra() const {
     return IsHybrid(variant_.kind) && variant_.kind != Architecture::kQwen3Next ? kExtraBlocks : 0;
   }
+  // A whole next-token-prediction block, as real files have it: whoever runs it is off.
+  void ExtraBlock() {
+    ModelShape with_it = shape_;
+    const int layer = with_it.n_layers++;
+    LayerShape& block = with_it.layers.emplace_back();
+    block = {LayerKind::kFullAttention, 4, 2, variant_.experts ? 0 : shape_.layers[0].n_ff};
+    for (const TensorSpec& spec : LayerTensors(with_it, layer)) Tensor(spec);
+    const std::string prefix = "blk." + std::to_string(layer) + ".nextn.";
+    Tensor({"eh_proj", prefix + "eh_proj.weight", {2 * shape_.n_embd, shape_.n_embd}, true, false});
+    for (const char* name : {"enorm", "hnorm"}) Tensor({name, prefix + name + ".weight", {shape_.n_embd}, true, true});
+  }
+
   std::string Key(std::string_view key) const { return shape_.architecture + "." + std::string(key); }
   void U32(std::string_view key, int value) { builder_.U32(Key(key), static_cast<uint32_t>(value)); }
   void F32(std::string_view key, double value) { builder_.F32(Key(key), static_cast<float>(value)); }
