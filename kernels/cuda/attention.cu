@@ -76,9 +76,8 @@ __global__ void __launch_bounds__(kWarps * 32, 1) AttentionKernel(AttentionArgs 
     for (int i = 0; i < kQueries; ++i) {
       q[i] = args.q[static_cast<long long>(query_row[i]) * args.q_stride + query_head[i] * dim + d] * args.scale;
     }
-    scaled_q[d] = {q[0], q[1], q[2], q[3]};
+    scaled_q[d] = {q[0], q[1], q[2], q[3]};  // read after the barriers of the first block
   }
-  __syncwarp();
 
   float max[kQueries], sum[kQueries], values[kQueries][2 * kChunks];
   GPU_UNROLL
@@ -129,10 +128,9 @@ __global__ void __launch_bounds__(kWarps * 32, 1) AttentionKernel(AttentionArgs 
     float block_max[kQueries], block_sum[kQueries];
     GPU_UNROLL
     for (int i = 0; i < kQueries; ++i) Softmax(visible[i], lane, scores[i], &block_max[i], &block_sum[i]);
-    __syncwarp();  // the weights of the block before are done with
+    // Those of the block before are done with, and these are read after the barriers that follow.
     weights[lane] = {scores[0][0], scores[1][0], scores[2][0], scores[3][0]};
     weights[lane + 32] = {scores[0][1], scores[1][1], scores[2][1], scores[3][1]};
-    __syncwarp();
     float old_factor[kQueries], block_factor[kQueries];
     bool sees[kQueries];
     GPU_UNROLL

@@ -68,6 +68,7 @@ absl::StatusOr<std::unique_ptr<PackedWeight>> GpuDevice::PackWeight(const Weight
   weight->rows = source.rows;
   weight->cols = source.cols;
   weight->activation = ActivationOf(source.type);
+  weight->table = TableOf(source.type);
   weight->device_bytes = PackedBytes(source.type, source.experts, source.rows, source.cols);
   ASSIGN_OR_RETURN(weight->data, GpuBuffer::Allocate(card_, weight->device_bytes));
   std::vector<uint8_t> packed(weight->device_bytes);

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/weight_layout.h"
 #include "kernels/ops.h"
 
 namespace layover::gpu {
@@ -29,6 +30,7 @@ class GpuBuffer : public DeviceBuffer {
 class GpuPackedWeight : public PackedWeight {
  public:
   std::unique_ptr<GpuBuffer> data;
+  CodeTable table;
 };
 
 class GpuDevice : public Device {

@@ -33,8 +33,9 @@ void CheckRows(const KvLayer& cache, int page, int row_begin, int row_end) {
   LAYOVER_CHECK(row_begin >= 0 && row_begin < row_end && row_end <= kPageTokens);
 }
 
-const void* DataOf(const PackedWeight& weight) {
-  return static_cast<const GpuPackedWeight&>(weight).data->data();
+CardWeight OnCard(const PackedWeight& weight) {
+  const auto& packed = static_cast<const GpuPackedWeight&>(weight);
+  return {packed.data->data(), packed.table};
 }
 
 }  // namespace
@@ -44,7 +45,7 @@ GpuStream::GpuStream(int card, int multiprocessors)
 
 void GpuStream::EmbedRows(const EmbedRowsArgs& args) {
   LAYOVER_CHECK(args.table != nullptr && args.table->experts == 1);
-  if (args.n_rows > 0) LaunchEmbedRows(args, DataOf(*args.table), queue_.get());
+  if (args.n_rows > 0) LaunchEmbedRows(args, OnCard(*args.table), queue_.get());
 }
 
 void GpuStream::RmsNorm(const RmsNormArgs& args) {
@@ -64,9 +65,9 @@ void GpuStream::MatMul(const MatMulArgs& args) {
   if (args.n_rows <= 0) return;
   LAYOVER_CHECK(args.weight != nullptr && args.weight->experts == 1 && args.out_stride >= args.weight->rows);
   if (args.weight->activation == ActivationFormat::kA16) {
-    LaunchMatMulInteger(args, DataOf(*args.weight), queue_.get());
+    LaunchMatMulInteger(args, OnCard(*args.weight), queue_.get());
   } else {
-    LaunchMatMulFloat(args, DataOf(*args.weight), queue_.get());
+    LaunchMatMulFloat(args, OnCard(*args.weight), queue_.get());
   }
 }
 
@@ -135,9 +136,9 @@ void GpuStream::MoeMatMul(const MoeMatMulArgs& args) {
   LAYOVER_CHECK(args.weight != nullptr && args.k > 0);
   if (args.n_rows <= 0) return;
   if (args.weight->activation == ActivationFormat::kA16) {
-    LaunchMoeMatMulInteger(args, DataOf(*args.weight), queue_.get());
+    LaunchMoeMatMulInteger(args, OnCard(*args.weight), queue_.get());
   } else {
-    LaunchMoeMatMulFloat(args, DataOf(*args.weight), queue_.get());
+    LaunchMoeMatMulFloat(args, OnCard(*args.weight), queue_.get());
   }
 }
 

@@ -5,6 +5,7 @@
 #define LAYOVER_KERNELS_CUDA_KERNELS_H_
 
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/weight_layout.h"
 #include "kernels/ops.h"
 
 namespace layover::gpu {
@@ -20,14 +21,14 @@ void LaunchPrepareA16(const PrepareActivationArgs& args, Queue* queue);
 // kF32: rows without their stride.
 void LaunchPrepareF32(const PrepareActivationArgs& args, Queue* queue);
 
-// `weights` is the packed data (weight_layout.h) of the table or weight in `args`.
-void LaunchEmbedRows(const EmbedRowsArgs& args, const void* weights, Queue* queue);
-void LaunchMatMulInteger(const MatMulArgs& args, const void* weights, Queue* queue);
-void LaunchMatMulFloat(const MatMulArgs& args, const void* weights, Queue* queue);
+// `weights` is what the table or weight in `args` is on the card.
+void LaunchEmbedRows(const EmbedRowsArgs& args, const CardWeight& weights, Queue* queue);
+void LaunchMatMulInteger(const MatMulArgs& args, const CardWeight& weights, Queue* queue);
+void LaunchMatMulFloat(const MatMulArgs& args, const CardWeight& weights, Queue* queue);
 
 // An expert a choice; bits are MatMul's with that expert.
-void LaunchMoeMatMulInteger(const MoeMatMulArgs& args, const void* weights, Queue* queue);
-void LaunchMoeMatMulFloat(const MoeMatMulArgs& args, const void* weights, Queue* queue);
+void LaunchMoeMatMulInteger(const MoeMatMulArgs& args, const CardWeight& weights, Queue* queue);
+void LaunchMoeMatMulFloat(const MoeMatMulArgs& args, const CardWeight& weights, Queue* queue);
 void LaunchMoeRoute(const MoeRouteArgs& args, Queue* queue);
 void LaunchMoeCombine(const MoeCombineArgs& args, Queue* queue);
 void LaunchCausalConv(const CausalConvArgs& args, Queue* queue);

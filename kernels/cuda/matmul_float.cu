@@ -149,13 +149,13 @@ void LaunchFloatProduct(FloatProduct p, int choices, Queue* queue) {
     const int tiles = (p.n_out + kFloatTileOutputs - 1) / kFloatTileOutputs;
     const int units = (p.cols + Weights::kPerUnit - 1) / Weights::kPerUnit;
     p.experts.expert_bytes = static_cast<long long>(tiles) * units * kFloatTileOutputs * 16;
-    Launch("MatMul, few rows", FewFloatRowsKernel<Weights>,
+    Launch("MatMul of floats, few rows", FewFloatRowsKernel<Weights>,
            {static_cast<unsigned>(tiles), static_cast<unsigned>(choices)}, 32, 0, queue, p);
     return;
   }
   const Grid grid = {static_cast<unsigned>(p.n_out + kTile - 1) / kTile,
                      static_cast<unsigned>(p.n_rows + kTile - 1) / kTile};
-  Launch("MatMul, many rows", ManyFloatRowsKernel<Weights>, grid, 256, 0, queue, p);
+  Launch("MatMul of floats, many rows", ManyFloatRowsKernel<Weights>, grid, 256, 0, queue, p);
 }
 
 void LaunchOfType(WeightType type, const FloatProduct& p, int choices, Queue* queue) {
@@ -173,9 +173,9 @@ void LaunchOfType(WeightType type, const FloatProduct& p, int choices, Queue* qu
 
 }  // namespace
 
-void LaunchMatMulFloat(const MatMulArgs& args, const void* weights, Queue* queue) {
+void LaunchMatMulFloat(const MatMulArgs& args, const CardWeight& weights, Queue* queue) {
   FloatProduct p = {};
-  p.weights = static_cast<const uint4*>(weights);
+  p.weights = static_cast<const uint4*>(weights.data);
   p.x = static_cast<const float*>(args.x);
   p.out = args.out;
   p.bias = args.bias;
@@ -187,9 +187,9 @@ void LaunchMatMulFloat(const MatMulArgs& args, const void* weights, Queue* queue
   LaunchOfType(args.weight->type, p, 1, queue);
 }
 
-void LaunchMoeMatMulFloat(const MoeMatMulArgs& args, const void* weights, Queue* queue) {
+void LaunchMoeMatMulFloat(const MoeMatMulArgs& args, const CardWeight& weights, Queue* queue) {
   FloatProduct p = {};
-  p.weights = static_cast<const uint4*>(weights);
+  p.weights = static_cast<const uint4*>(weights.data);
   p.x = static_cast<const float*>(args.x);
   p.out = args.out;
   p.bias = args.bias;

@@ -1,4 +1,5 @@
-// MatMul and MoeMatMul with integer weights: the types that there are.
+// MatMul and MoeMatMul with integer weights: the types that there are. Their kernels are compiled in three files side
+// by side: the plain types here, those of super-blocks and those of tables in files of their own.
 #include "kernels/cuda/matmul_integer.h"
 
 namespace layover::gpu {
@@ -12,24 +13,24 @@ void LaunchOfType(WeightType type, const Product& p, int choices, Queue* queue) 
       return LaunchIntegerProduct<Q4_1Format>(p, choices, queue);
     case WeightType::kQ8_0:
       return LaunchIntegerProduct<Q8_0Format>(p, choices, queue);
-    case WeightType::kQ6_K:
-      return LaunchIntegerProduct<Q6_KFormat>(p, choices, queue);
     case WeightType::kQ5_0:
       return LaunchIntegerProduct<Q5_0Format>(p, choices, queue);
     case WeightType::kQ5_1:
       return LaunchIntegerProduct<Q5_1Format>(p, choices, queue);
+    case WeightType::kQ2_K:
     case WeightType::kQ4_K:
-      return LaunchIntegerProduct<Q4_KFormat>(p, choices, queue);
     case WeightType::kQ5_K:
-      return LaunchIntegerProduct<Q5_KFormat>(p, choices, queue);
-    default:
-      return;  // PackWeight refuses the others
+    case WeightType::kQ6_K:
+      return LaunchSuperProduct(type, p, choices, queue);
+    default:  // PackWeight refuses what is none of these
+      return LaunchTableProduct(type, p, choices, queue);
   }
 }
 
-Product ProductOf(const PackedWeight& weight, const void* data, const void* x) {
+Product ProductOf(const PackedWeight& weight, const CardWeight& on_card, const void* x) {
   Product p;
-  p.weights = static_cast<const uint8_t*>(data);
+  p.weights = static_cast<const uint8_t*>(on_card.data);
+  p.table = on_card.table;
   p.x = static_cast<const uint8_t*>(x);
   p.blocks = weight.cols / 32;
   p.x_row_bytes = static_cast<long long>(p.blocks) * kA16BlockBytes;
@@ -39,7 +40,7 @@ Product ProductOf(const PackedWeight& weight, const void* data, const void* x) {
 
 }  // namespace
 
-void LaunchMatMulInteger(const MatMulArgs& args, const void* weights, Queue* queue) {
+void LaunchMatMulInteger(const MatMulArgs& args, const CardWeight& weights, Queue* queue) {
   Product p = ProductOf(*args.weight, weights, args.x);
   p.out = args.out;
   p.bias = args.bias;
@@ -49,7 +50,7 @@ void LaunchMatMulInteger(const MatMulArgs& args, const void* weights, Queue* que
   LaunchOfType(args.weight->type, p, 1, queue);
 }
 
-void LaunchMoeMatMulInteger(const MoeMatMulArgs& args, const void* weights, Queue* queue) {
+void LaunchMoeMatMulInteger(const MoeMatMulArgs& args, const CardWeight& weights, Queue* queue) {
   Product p = ProductOf(*args.weight, weights, args.x);
   p.out = args.out;
   p.bias = args.bias;

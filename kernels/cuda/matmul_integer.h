@@ -14,7 +14,7 @@
 #include "kernels/cuda/activation_layout.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/weight_formats.h"
+#include "kernels/cuda/weight_formats_table.h"
 
 namespace layover::gpu {
 
@@ -30,6 +30,7 @@ struct Product {
   int n_rows = 0;
   int n_out = 0;
   int blocks = 0;  // of 32 columns
+  CodeTable table;
   ExpertChoices experts;
 };
 
@@ -79,6 +80,13 @@ __device__ __forceinline__ int OffsetOf(const A16Info& info, int group) {
   if (Format::kOffset == 0) return 0;
   if (Format::kGroups == 1) return Format::kOffset * (info.first_sum + info.second_sum);
   return Format::kOffset * (group == 0 ? info.first_sum : info.second_sum);
+}
+
+// What a group's minimum is multiplied by.
+template <typename Format>
+__device__ __forceinline__ float SumOf(const A16Info& info, int group) {
+  if (Format::kGroups == 1) return info.scaled_sum;
+  return static_cast<float>(group == 0 ? info.first_sum : info.second_sum) * info.scale;
 }
 
 inline constexpr int kFewRows = 8;
@@ -134,7 +142,7 @@ __global__ void __launch_bounds__(kFewWarps * 32, 1) FewRowsKernel(Product p) {
           low[0] = x[8 + t];
           low[2] = x[12 + t];
         }
-        Format::Words(share, b, w);
+        Format::Words(share, b, p.table, w);
         int32_t dot[Format::kGroups][4];
         BlockDots<Format>(high, low, w, dot);
         if (has_row) {
@@ -147,8 +155,9 @@ __global__ void __launch_bounds__(kFewWarps * 32, 1) FewRowsKernel(Product p) {
             GPU_UNROLL
             for (int i = 0; i < 2; ++i) {
               terms[at + i] = {static_cast<float>(dot[group][i] - offset),
-                               Format::Scale(share, b, group, i) * info.scale};
-              if (Format::kHasMinimum) minima[at + i] = {Format::Minimum(share, b, i), info.scaled_sum};
+                               Format::Scale(share, b, group, i, p.table) * info.scale};
+              if (Format::kHasMinimum)
+                minima[at + i] = {Format::Minimum(share, b, group, i), SumOf<Format>(info, group)};
             }
           }
         }
@@ -248,7 +257,7 @@ __global__ void __launch_bounds__(kManyWarps * 32, 1) ManyRowsKernel(Product p) 
       if (chunk * kChunkBlocks + b < p.blocks) {
         uint32_t w[kWarpTiles][2];
         GPU_UNROLL
-        for (int n = 0; n < kWarpTiles; ++n) Format::Words(shares[n], b, w[n]);
+        for (int n = 0; n < kWarpTiles; ++n) Format::Words(shares[n], b, p.table, w[n]);
         GPU_UNROLL
         for (int m = 0; m < kRowTiles; ++m) {
           if (m < row_tiles) {
@@ -268,8 +277,11 @@ __global__ void __launch_bounds__(kManyWarps * 32, 1) ManyRowsKernel(Product p) 
                   const A16Info& of_row = info[i / 2];
                   float& sum = acc[m][n][i];
                   const int exact = dot[group][i] - OffsetOf<Format>(of_row, group);
-                  sum = fmaf(static_cast<float>(exact), Format::Scale(shares[n], b, group, i % 2) * of_row.scale, sum);
-                  if (Format::kHasMinimum) sum = fmaf(Format::Minimum(shares[n], b, i % 2), of_row.scaled_sum, sum);
+                  const float scale = Format::Scale(shares[n], b, group, i % 2, p.table);
+                  sum = fmaf(static_cast<float>(exact), scale * of_row.scale, sum);
+                  if (Format::kHasMinimum) {
+                    sum = fmaf(Format::Minimum(shares[n], b, group, i % 2), SumOf<Format>(of_row, group), sum);
+                  }
                 }
               }
             }
@@ -281,7 +293,6 @@ __global__ void __launch_bounds__(kManyWarps * 32, 1) ManyRowsKernel(Product p) 
     for (int n = 0; n < kWarpTiles; ++n) shares[n] = next[n];
     __syncthreads();  // before the next round fills this stage again
   }
-  WaitCopies<0>();
   GPU_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
     GPU_UNROLL
@@ -313,6 +324,10 @@ void LaunchIntegerProduct(Product p, int choices, Queue* queue) {
   const unsigned columns = static_cast<unsigned>(p.n_out + kManyOutputs - 1) / kManyOutputs;
   Launch("MatMul, many rows", ManyRowsKernel<Format>, {columns, row_blocks}, kManyWarps * 32, kManyShared, queue, p);
 }
+
+// The types of super-blocks (matmul_super.cu) and of tables (matmul_table.cu).
+void LaunchSuperProduct(WeightType type, const Product& p, int choices, Queue* queue);
+void LaunchTableProduct(WeightType type, const Product& p, int choices, Queue* queue);
 
 }  // namespace layover::gpu
 

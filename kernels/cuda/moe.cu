@@ -47,18 +47,18 @@ __global__ void __launch_bounds__(32) MoeRouteKernel(MoeRouteArgs args) {
     if (round == 0) max = best;
     if (best_id % 32 == lane) mine |= 1u << (best_id / 32);
   }
-  int before = 0;
-  for (int j = 0; 32 * j < args.experts; ++j) {
-    const uint32_t there = __ballot_sync(kAllLanes, (mine >> j & 1) != 0);
-    if (mine >> j & 1) chosen[before + CountBits(there & ((1u << lane) - 1))] = lane + 32 * j;
-    before += CountBits(there);
-  }
   // Sixteen lanes; both halves of the warp do the same.
   float all = 0.0f;
   for (int e = lane % 16; e < (args.experts + 15) / 16 * 16; e += 16) {
     all = all + (e < args.experts ? Exp(logits[e] - max) : 0.0f);
   }
   all = TreeSum(all);
+  int before = 0;
+  for (int j = 0; 32 * j < args.experts; ++j) {
+    const uint32_t there = __ballot_sync(kAllLanes, (mine >> j & 1) != 0);
+    if (mine >> j & 1) chosen[before + CountBits(there & ((1u << lane) - 1))] = lane + 32 * j;
+    before += CountBits(there);
+  }
   __syncwarp();                         // the chosen ones are written
   float sum = all == all ? 0.0f : all;  // a NaN that was not chosen counts as well
   for (int i = 0; i < args.k; ++i) {

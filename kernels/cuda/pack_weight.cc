@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "common/limits.h"
 #include "common/status.h"
+#include "kernels/cpu/packed_format.h"
 #include "kernels/cpu/source_block.h"
 #include "kernels/cuda/weight_layout.h"
 #include "kernels/dequantize.h"
@@ -94,6 +95,59 @@ void PackSubScaled(const SourceBlock& source, bool fifth_bits, const Place& plac
   std::memcpy(place.chunk + subs + kSubsBytes + (t * 4 + 2 + output) * 2, &source.m, 2);
 }
 
+void OrWord(uint8_t* at, uint32_t bits) {
+  uint32_t word;
+  std::memcpy(&word, at, sizeof(word));
+  word |= bits;
+  std::memcpy(at, &word, sizeof(word));
+}
+
+// In a part of `words` words a lane, the bits of every code's slot in word number `word`; `of_code` gives them,
+// shifted.
+template <typename OfCode>
+void PutSlots(const SourceBlock& source, const Place& place, uint8_t* part, int words, int word, OfCode of_code) {
+  for (int k = 0; k < 32; ++k) {
+    const int t = k % 16 / 4, slot = k / 16 * 4 + k % 4;
+    OrWord(part + ((4 * place.g + t) * words + word) * 4, static_cast<uint32_t>(of_code(source.code[k])) << 4 * slot);
+  }
+}
+
+void PackTable4(const SourceBlock& source, bool super, const Place& place) {
+  PutSlots(source, place, place.chunk, kChunkBlocks, place.block, [](int code) { return code; });
+  if (!super) {
+    std::memcpy(place.Half(kWordsBytes), &source.d, 2);
+    return;
+  }
+  place.chunk[kWordsBytes + (place.g / 2 * kChunkBlocks + place.block) * 2 + place.g % 2] = source.sc[0];
+  std::memcpy(place.chunk + kWordsBytes + kBlockScalesBytes + place.g * 2, &source.d, 2);
+}
+
+void PutGroupScales(const SourceBlock& source, const Place& place, int at) {
+  for (int group = 0; group < 2; ++group) {
+    place.chunk[at + ((place.g / 2 * kChunkBlocks + place.block) * 2 + group) * 2 + place.g % 2] = source.sc[group];
+  }
+}
+
+void PackTable3(const SourceBlock& source, const Place& place) {
+  PutSlots(source, place, place.chunk, 2, place.block / 2,
+           [&](int code) { return (code & 3) << (place.block % 2 * 2); });
+  PutSlots(source, place, place.chunk + kPairsBytes, 1, 0, [&](int code) { return (code >> 2) << place.block; });
+  PutGroupScales(source, place, kPairsBytes + kBitsBytes);
+  std::memcpy(place.chunk + kPairsBytes + kBitsBytes + kGroupScalesBytes + place.g * 2, &source.d, 2);
+}
+
+void PackQ2_K(const SourceBlock& source, const Place& place) {
+  for (int k = 0; k < 32; ++k) {
+    const int shift = 8 * (k % 4) + place.block % 2 * 4 + k / 16 * 2;
+    OrWord(place.chunk + ((4 * place.g + k % 16 / 4) * 2 + place.block / 2) * 4, static_cast<uint32_t>(source.code[k])
+                                                                                     << shift);
+  }
+  PutGroupScales(source, place, kPairsBytes);
+  uint8_t* tops = place.chunk + kPairsBytes + kGroupScalesBytes + (place.g / 2 * 4 + place.g % 2) * 2;
+  std::memcpy(tops, &source.d, 2);
+  std::memcpy(tops + 4, &source.m, 2);
+}
+
 // Whether the type is packed from its SourceBlock, and then done.
 bool PackFromSource(WeightType type, const uint8_t* row, int block, const Place& place) {
   SourceBlock source;
@@ -107,6 +161,27 @@ bool PackFromSource(WeightType type, const uint8_t* row, int block, const Place&
     case WeightType::kQ5_K:
       ReadSourceOf(type)(row, block, &source);
       PackSubScaled(source, type == WeightType::kQ5_K, place);
+      return true;
+    case WeightType::kIQ4_NL:
+    case WeightType::kMXFP4:
+    case WeightType::kIQ4_XS:
+    case WeightType::kIQ3_S:
+    case WeightType::kIQ3_XXS:
+      ReadSourceOf(type)(row, block, &source);
+      PackTable4(source, BlockElements(type) == 256, place);
+      return true;
+    case WeightType::kQ3_K:
+    case WeightType::kIQ2_XXS:
+    case WeightType::kIQ2_XS:
+    case WeightType::kIQ2_S:
+    case WeightType::kIQ1_S:
+    case WeightType::kIQ1_M:
+      ReadSourceOf(type)(row, block, &source);
+      PackTable3(source, place);
+      return true;
+    case WeightType::kQ2_K:
+      ReadSourceOf(type)(row, block, &source);
+      PackQ2_K(source, place);
       return true;
     default:
       return false;
@@ -131,6 +206,18 @@ constexpr std::array kTypes = {
     TypeInfo{WeightType::kQ5_1, kQ5_1ChunkBytes, nullptr},
     TypeInfo{WeightType::kQ4_K, kQ4_KChunkBytes, nullptr},
     TypeInfo{WeightType::kQ5_K, kQ5_KChunkBytes, nullptr},
+    TypeInfo{WeightType::kQ2_K, kQ2_KChunkBytes, nullptr},
+    TypeInfo{WeightType::kQ3_K, kTable3ChunkBytes, nullptr},
+    TypeInfo{WeightType::kIQ1_S, kTable3ChunkBytes, nullptr},
+    TypeInfo{WeightType::kIQ1_M, kTable3ChunkBytes, nullptr},
+    TypeInfo{WeightType::kIQ2_XXS, kTable3ChunkBytes, nullptr},
+    TypeInfo{WeightType::kIQ2_XS, kTable3ChunkBytes, nullptr},
+    TypeInfo{WeightType::kIQ2_S, kTable3ChunkBytes, nullptr},
+    TypeInfo{WeightType::kIQ3_XXS, kTable4ChunkBytes, nullptr},
+    TypeInfo{WeightType::kIQ3_S, kTable4ChunkBytes, nullptr},
+    TypeInfo{WeightType::kIQ4_XS, kTable4ChunkBytes, nullptr},
+    TypeInfo{WeightType::kIQ4_NL, kIQ4_NLChunkBytes, nullptr},
+    TypeInfo{WeightType::kMXFP4, kIQ4_NLChunkBytes, nullptr},
 };
 
 const TypeInfo* Find(WeightType type) {
@@ -187,6 +274,15 @@ bool SupportsWeight(WeightType type) {
 
 ActivationFormat ActivationOf(WeightType type) {
   return Find(type)->chunk_bytes > 0 ? ActivationFormat::kA16 : ActivationFormat::kF32;
+}
+
+CodeTable TableOf(WeightType type) {
+  CodeTable table;
+  const int8_t* values = CodeTableOf(type);
+  if (values == nullptr) return table;
+  std::memcpy(table.values, values, sizeof(table.values));
+  table.step = FindPackedFormat(type)->step;
+  return table;
 }
 
 size_t PackedBytes(WeightType type, int experts, int rows, int cols) {

@@ -6,12 +6,16 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "kernels/cuda/weight_layout.h"
 #include "kernels/ops.h"
 
 namespace layover::gpu {
 
 bool SupportsWeight(WeightType type);
 ActivationFormat ActivationOf(WeightType type);
+
+// Of a supported type; empty for those without a table.
+CodeTable TableOf(WeightType type);
 
 // Of a supported type; cols is a multiple of the type's block.
 size_t PackedBytes(WeightType type, int experts, int rows, int cols);

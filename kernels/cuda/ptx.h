@@ -26,6 +26,11 @@ __device__ __forceinline__ int32_t Dot4(uint32_t a, uint32_t b, int32_t c) {
   return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
 }
 
+// Byte i is byte number (selector >> 4 i & 7) of a's four and then b's four.
+__device__ __forceinline__ uint32_t PermuteBytes(uint32_t a, uint32_t b, uint32_t selector) {
+  return __byte_perm(a, b, selector);
+}
+
 template <typename T>
 __device__ __forceinline__ T Load16(const void* p) {
   static_assert(sizeof(T) == 16);

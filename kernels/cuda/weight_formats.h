@@ -44,16 +44,16 @@ struct Q4_0Format {
     share->q = Load16<uint4>(chunk + lane * 16);
     share->d = Load16<uint4>(chunk + kWordsBytes + lane % 4 * 16);
   }
-  __device__ static __forceinline__ void Words(const Share& share, int b, uint32_t (&w)[2]) {
+  __device__ static __forceinline__ void Words(const Share& share, int b, const CodeTable&, uint32_t (&w)[2]) {
     w[0] = WordOf(share.q, b) & 0x0f0f0f0fu;
     w[1] = WordOf(share.q, b) >> 4 & 0x0f0f0f0fu;
   }
-  __device__ static __forceinline__ float Scale(const Share& share, int b, int, int output) {
+  __device__ static __forceinline__ float Scale(const Share& share, int b, int, int output, const CodeTable&) {
     return output == 0 ? LowHalf(WordOf(share.d, b)) : HighHalf(WordOf(share.d, b));
   }
-  __device__ static __forceinline__ float Minimum(const Share&, int, int) { return 0.0f; }
+  __device__ static __forceinline__ float Minimum(const Share&, int, int, int) { return 0.0f; }
   // Column k of block b of output g, for EmbedRows.
-  __device__ static __forceinline__ float Value(const uint8_t* chunk, int g, int b, int k) {
+  __device__ static __forceinline__ float Value(const uint8_t* chunk, int g, int b, int k, const CodeTable&) {
     return static_cast<float>(NibbleOf(chunk, g, b, k) - 8) * HalfOf(chunk + kWordsBytes, g, b);
   }
 };
@@ -72,17 +72,17 @@ struct Q4_1Format {
     share->d = Load16<uint4>(chunk + kWordsBytes + lane % 4 * 16);
     share->m = Load16<uint4>(chunk + kWordsBytes + kHalvesBytes + lane % 4 * 16);
   }
-  __device__ static __forceinline__ void Words(const Share& share, int b, uint32_t (&w)[2]) {
+  __device__ static __forceinline__ void Words(const Share& share, int b, const CodeTable&, uint32_t (&w)[2]) {
     w[0] = WordOf(share.q, b) & 0x0f0f0f0fu;
     w[1] = WordOf(share.q, b) >> 4 & 0x0f0f0f0fu;
   }
-  __device__ static __forceinline__ float Scale(const Share& share, int b, int, int output) {
+  __device__ static __forceinline__ float Scale(const Share& share, int b, int, int output, const CodeTable&) {
     return output == 0 ? LowHalf(WordOf(share.d, b)) : HighHalf(WordOf(share.d, b));
   }
-  __device__ static __forceinline__ float Minimum(const Share& share, int b, int output) {
+  __device__ static __forceinline__ float Minimum(const Share& share, int b, int, int output) {
     return output == 0 ? LowHalf(WordOf(share.m, b)) : HighHalf(WordOf(share.m, b));
   }
-  __device__ static __forceinline__ float Value(const uint8_t* chunk, int g, int b, int k) {
+  __device__ static __forceinline__ float Value(const uint8_t* chunk, int g, int b, int k, const CodeTable&) {
     return static_cast<float>(NibbleOf(chunk, g, b, k)) * HalfOf(chunk + kWordsBytes, g, b) +
            HalfOf(chunk + kWordsBytes + kHalvesBytes, g, b);
   }
@@ -102,15 +102,15 @@ struct Q8_0Format {
     share->second = Load16<uint4>(chunk + kWordsBytes + lane * 16);
     share->d = Load16<uint4>(chunk + 2 * kWordsBytes + lane % 4 * 16);
   }
-  __device__ static __forceinline__ void Words(const Share& share, int b, uint32_t (&w)[2]) {
+  __device__ static __forceinline__ void Words(const Share& share, int b, const CodeTable&, uint32_t (&w)[2]) {
     w[0] = WordOf(share.first, b);
     w[1] = WordOf(share.second, b);
   }
-  __device__ static __forceinline__ float Scale(const Share& share, int b, int, int output) {
+  __device__ static __forceinline__ float Scale(const Share& share, int b, int, int output, const CodeTable&) {
     return output == 0 ? LowHalf(WordOf(share.d, b)) : HighHalf(WordOf(share.d, b));
   }
-  __device__ static __forceinline__ float Minimum(const Share&, int, int) { return 0.0f; }
-  __device__ static __forceinline__ float Value(const uint8_t* chunk, int g, int b, int k) {
+  __device__ static __forceinline__ float Minimum(const Share&, int, int, int) { return 0.0f; }
+  __device__ static __forceinline__ float Value(const uint8_t* chunk, int g, int b, int k, const CodeTable&) {
     const int q = static_cast<int8_t>(ByteOf(chunk + k / 16 * kWordsBytes, g, b, k % 16));
     return static_cast<float>(q) * HalfOf(chunk + 2 * kWordsBytes, g, b);
   }
@@ -133,18 +133,18 @@ struct Q6_KFormat {
     share->sc = Load16<uint4>(chunk + kQ6_KScales + lane % 4 * 16);
     share->d = reinterpret_cast<const uint32_t*>(chunk + kQ6_KD)[lane % 4];
   }
-  __device__ static __forceinline__ void Words(const Share& share, int b, uint32_t (&w)[2]) {
+  __device__ static __forceinline__ void Words(const Share& share, int b, const CodeTable&, uint32_t (&w)[2]) {
     const uint32_t low = WordOf(share.q, b);
     const uint32_t high = (b < 2 ? share.high.x : share.high.y) >> (b % 2 * 4);
     w[0] = (low & 0x0f0f0f0fu) | (high & 0x03030303u) << 4;
     w[1] = (low >> 4 & 0x0f0f0f0fu) | (high & 0x0c0c0c0cu) << 2;
   }
-  __device__ static __forceinline__ float Scale(const Share& share, int b, int group, int output) {
+  __device__ static __forceinline__ float Scale(const Share& share, int b, int group, int output, const CodeTable&) {
     const int sc = static_cast<int8_t>(WordOf(share.sc, b) >> (8 * (2 * group + output)));
     return (output == 0 ? LowHalf(share.d) : HighHalf(share.d)) * static_cast<float>(sc);  // exact
   }
-  __device__ static __forceinline__ float Minimum(const Share&, int, int) { return 0.0f; }
-  __device__ static __forceinline__ float Value(const uint8_t* chunk, int g, int b, int k) {
+  __device__ static __forceinline__ float Minimum(const Share&, int, int, int) { return 0.0f; }
+  __device__ static __forceinline__ float Value(const uint8_t* chunk, int g, int b, int k, const CodeTable&) {
     const int pair = chunk[kQ6_KHigh + ((4 * g + k % 16 / 4) * 2 + b / 2) * 4 + k % 4];
     const int high = pair >> (b % 2 * 4 + k / 16 * 2) & 3;
     const int sc = static_cast<int8_t>(chunk[kQ6_KScales + ((g / 2 * kChunkBlocks + b) * 2 + k / 16) * 2 + g % 2]);
@@ -181,17 +181,17 @@ struct Q5Format {
     share->d = Load16<uint4>(chunk + kD + lane % 4 * 16);
     if (kMinimum) share->m = Load16<uint4>(chunk + kD + kHalvesBytes + lane % 4 * 16);
   }
-  __device__ static __forceinline__ void Words(const Share& share, int b, uint32_t (&w)[2]) {
+  __device__ static __forceinline__ void Words(const Share& share, int b, const CodeTable&, uint32_t (&w)[2]) {
     FiveBitWords(WordOf(share.q, b), share.bits, b, w);
   }
-  __device__ static __forceinline__ float Scale(const Share& share, int b, int, int output) {
+  __device__ static __forceinline__ float Scale(const Share& share, int b, int, int output, const CodeTable&) {
     return output == 0 ? LowHalf(WordOf(share.d, b)) : HighHalf(WordOf(share.d, b));
   }
-  __device__ static __forceinline__ float Minimum(const Share& share, int b, int output) {
+  __device__ static __forceinline__ float Minimum(const Share& share, int b, int, int output) {
     if (!kMinimum) return 0.0f;
     return output == 0 ? LowHalf(WordOf(share.m, b)) : HighHalf(WordOf(share.m, b));
   }
-  __device__ static __forceinline__ float Value(const uint8_t* chunk, int g, int b, int k) {
+  __device__ static __forceinline__ float Value(const uint8_t* chunk, int g, int b, int k, const CodeTable&) {
     const int q = (NibbleOf(chunk, g, b, k) | FifthBitOf(chunk + kWordsBytes, g, b, k) << 4) - kOffset;
     const float value = static_cast<float>(q) * HalfOf(chunk + kD, g, b);
     return kMinimum ? value + HalfOf(chunk + kD + kHalvesBytes, g, b) : value;
@@ -219,18 +219,18 @@ struct SubScaledFormat {
     share->subs = Load16<uint4>(chunk + kSubs + lane % 4 * 16);
     share->tops = reinterpret_cast<const uint2*>(chunk + kTops)[lane % 4];
   }
-  __device__ static __forceinline__ void Words(const Share& share, int b, uint32_t (&w)[2]) {
+  __device__ static __forceinline__ void Words(const Share& share, int b, const CodeTable&, uint32_t (&w)[2]) {
     FiveBitWords(WordOf(share.q, b), share.bits, b, w);
   }
-  __device__ static __forceinline__ float Scale(const Share& share, int b, int, int output) {
+  __device__ static __forceinline__ float Scale(const Share& share, int b, int, int output, const CodeTable&) {
     const int sc = WordOf(share.subs, b) >> (8 * output) & 255;
     return (output == 0 ? LowHalf(share.tops.x) : HighHalf(share.tops.x)) * static_cast<float>(sc);  // exact
   }
-  __device__ static __forceinline__ float Minimum(const Share& share, int b, int output) {
+  __device__ static __forceinline__ float Minimum(const Share& share, int b, int, int output) {
     const int m = WordOf(share.subs, b) >> (16 + 8 * output) & 255;
     return -((output == 0 ? LowHalf(share.tops.y) : HighHalf(share.tops.y)) * static_cast<float>(m));
   }
-  __device__ static __forceinline__ float Value(const uint8_t* chunk, int g, int b, int k) {
+  __device__ static __forceinline__ float Value(const uint8_t* chunk, int g, int b, int k, const CodeTable&) {
     const uint8_t* subs = chunk + kSubs + (g / 2 * kChunkBlocks + b) * 4 + g % 2;
     const uint16_t* tops = reinterpret_cast<const uint16_t*>(chunk + kTops) + g / 2 * 4 + g % 2;
     const int high = kFifthBit ? FifthBitOf(chunk + kWordsBytes, g, b, k) << 4 : 0;

@@ -10,8 +10,7 @@
 //   Q4_1  640 B: words q; halves d; halves m                           value = d * q + m
 //   Q8_0 1088 B: words of columns 4 t + j; words of 16 + 4 t + j; halves d
 //   Q6_K  848 B: words of the low nibbles; high [32 lanes][2 pairs of blocks] uint32, byte j: bits 0-1 and 2-3 are bits
-//   4
-//         and 5 of columns 4 t + j and 16 + 4 t + j in the even block, bits 4-7 in the odd; int8 sc [4 t][4 blocks][2
+//         4 and 5 of columns 4 t + j and 16 + 4 t + j in the even block, bits 4-7 in the odd; int8 sc [4 t][4 blocks][2
 //         groups of 16][2 outputs]; f16 d [4 t][2]                     value = (d * sc) * (q - 32)
 //   "bits"    [32 lanes] uint32: byte j: bits 2 b and 2 b + 1 are bit 4 of columns 4 t + j and 16 + 4 t + j of block b
 //   Q5_0  704 B: words of the low nibbles; bits; halves d              value = d * (q - 16)
@@ -20,6 +19,19 @@
 //   t]
 //         f16 d of both, f16 dmin of both                              value = (d * sc) * q - (dmin * m)
 //   Q5_K  736 B: words of the low nibbles; bits; subs; tops            as Q4_K
+//
+//   Q2_K  352 B: pairs [32 lanes][2 pairs of blocks] uint32, as Q6_K's high; sc | m << 4 [4 t][4 blocks][2 groups of
+//         16][2 outputs], a byte each; tops                            value = (d * sc) * q - (dmin * m)
+//   "slots"   of a lane and block, eight of a word's nibbles: slot j is column 4 t + j, slot 4 + j column 16 + 4 t + j
+//   IQ4_NL 576 B: codes n [32 lanes][4 blocks] uint32 of slots; halves d                    value = d * table[n]
+//   MXFP4 576 B: the same with bfloat16 d
+//   Table4 560 B: codes n as in IQ4_NL; int8 sc [4 t][4 blocks][2 outputs]; f16 d [4 t][2]
+//                                                                      value = (d * step * sc) * table[n]
+//   Table3 464 B: low [32 lanes][2 pairs of blocks] uint32 of slots: bits 0-1 are bits 0 and 1 of n in the even block,
+//         bits 2-3 in the odd; high [32 lanes] uint32 of slots: bit b is bit 2 of n in block b; int8 sc and f16 d as
+//         Q6_K's                                                       value = (d * step * sc) * table[n]
+//
+// IQ4_XS, IQ3_S and IQ3_XXS are Table4; Q3_K, IQ2 and IQ1 are Table3 (kernels/cpu/packed_layout.h says why).
 //
 // Float types: a tile is 32 outputs, a unit 16 bytes of columns of one output: [tile][unit][32 outputs] 16 bytes.
 #ifndef LAYOVER_KERNELS_CUDA_WEIGHT_LAYOUT_H_
@@ -52,7 +64,29 @@ inline constexpr int kQ5_1ChunkBytes = kWordsBytes + kBitsBytes + 2 * kHalvesByt
 inline constexpr int kQ4_KChunkBytes = kWordsBytes + kSubsBytes + kTopsBytes;
 inline constexpr int kQ5_KChunkBytes = kWordsBytes + kBitsBytes + kSubsBytes + kTopsBytes;
 
+inline constexpr int kPairsBytes = 256;
+inline constexpr int kGroupScalesBytes = 64;  // a byte of 16 columns
+inline constexpr int kBlockScalesBytes = 32;  // of 32
+inline constexpr int kTopHalvesBytes = 16;
+inline constexpr int kQ2_KChunkBytes = kPairsBytes + kGroupScalesBytes + kTopsBytes;
+inline constexpr int kIQ4_NLChunkBytes = kWordsBytes + kHalvesBytes;
+inline constexpr int kTable4ChunkBytes = kWordsBytes + kBlockScalesBytes + kTopHalvesBytes;
+inline constexpr int kTable3ChunkBytes = kPairsBytes + kBitsBytes + kGroupScalesBytes + kTopHalvesBytes;
+
 inline constexpr int kFloatTileOutputs = 32;
+
+// The values of a type's codes, 16 of them or 8, four a word, and the factor of its scales (kernels/README.md). Types
+// without a table have none.
+struct CodeTable {
+  uint32_t values[4] = {};
+  float step = 1.0f;
+};
+
+// A weight as kernels are given it.
+struct CardWeight {
+  const void* data = nullptr;  // packed
+  CodeTable table;
+};
 
 // Products of experts: blockIdx.y is a choice, of row choice / k, and its expert is chosen[choice].
 struct ExpertChoices {

@@ -2,9 +2,12 @@
 #include "kernels/emulation/engine.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/check.h"
@@ -33,6 +36,7 @@ namespace {
 
 constexpr size_t kStackBytes = 128 * 1024;
 constexpr int kMaxCopies = 64;  // asynchronous copies of one thread in flight
+constexpr int kMaxSites = 256;  // barriers of all kernels
 
 enum class Waiting : uint8_t { kNo, kForBlock, kForWarp, kDone };
 
@@ -68,6 +72,9 @@ class Engine {
   void Copy(void* to, const void* from, Site site);
   void Commit() { ++threads_[running_].group; }
   void Land(int pending);
+  // Whether the barrier is left out; notes that it was reached.
+  bool Passes(Site site);
+  void AddBarriersTo(std::set<std::string>* names);
   [[noreturn]] void Fail(Site site, std::string what);
 
  private:
@@ -98,6 +105,10 @@ class Engine {
   size_t block_number_ = 0;
   SharedMemory shared_;
   std::string report_;
+  Site sites_[kMaxSites];  // of barriers that were reached
+  int n_sites_ = 0;
+  std::string_view left_out_file_;
+  int left_out_line_ = 0;
   // What ThreadSanitizer orders by: a barrier's, the warps' barriers', the launch's begin and (another one, else a
   // thread that ended early would seem ordered before one that began late) its end.
   char block_tags_[2] = {};
@@ -123,6 +134,9 @@ std::string Engine::Run(const KernelLaunch& launch, const Settings& settings) {
   launch_ = launch;
   settings_ = settings;
   random_ = Random(settings.seed);
+  const std::string_view left_out = settings.left_out == nullptr ? ":0" : settings.left_out;
+  left_out_file_ = left_out.substr(0, left_out.find(':'));
+  left_out_line_ = std::atoi(left_out.data() + left_out_file_.size() + 1);
   report_.clear();
   shared_.BeginLaunch(launch.shared_bytes);
   n_threads_ = static_cast<int>(n);
@@ -305,6 +319,25 @@ void Engine::Rendezvous(const char* what, uint32_t mask, void* argument, Combine
   GiveWay();
 }
 
+std::string_view FileName(Site site) {
+  const std::string_view file = site.file;
+  return file.substr(file.rfind('/') + 1);
+}
+
+bool Engine::Passes(Site site) {
+  int i = 0;
+  while (i < n_sites_ && (sites_[i].line != site.line || sites_[i].file != site.file)) ++i;
+  if (i == n_sites_ && n_sites_ < kMaxSites) sites_[n_sites_++] = site;
+  return site.line == left_out_line_ && FileName(site) == left_out_file_;
+}
+
+void Engine::AddBarriersTo(std::set<std::string>* names) {
+  for (int i = 0; i < n_sites_; ++i) {
+    names->insert(fmt::format("{}:{}", FileName(sites_[i]), sites_[i].line));
+  }
+  n_sites_ = 0;
+}
+
 std::string Engine::ThreadName(int thread) const {
   const Index3& t = threads_[thread].view.thread;
   const Index3& b = threads_[thread].view.block;
@@ -369,6 +402,7 @@ void Engine::Land(int pending) {
 }
 
 std::mutex launch_mutex;
+std::set<std::string> kernels_run;  // under launch_mutex
 std::mutex settings_mutex;
 Settings current_settings;
 
@@ -385,17 +419,27 @@ void SetSettings(const Settings& settings) {
 
 std::string RunKernel(const KernelLaunch& launch, const Settings& settings) {
   std::lock_guard lock(launch_mutex);
+  kernels_run.insert(launch.name);
   return TheEngine().Run(launch, settings);
 }
 
+Ran TakeRan() {
+  std::lock_guard lock(launch_mutex);
+  Ran ran;
+  ran.kernels.swap(kernels_run);
+  TheEngine().AddBarriersTo(&ran.barriers);
+  return ran;
+}
+
 void BlockBarrier(Site site) {
-  TheEngine().Barrier(site);
+  if (!TheEngine().Passes(site)) TheEngine().Barrier(site);
 }
 void WarpRendezvous(const char* what, uint32_t mask, void* argument, Combine combine, Site site) {
   TheEngine().Rendezvous(what, mask, argument, combine, site);
 }
 void WarpBarrier(uint32_t mask, Site site) {
   Engine& engine = TheEngine();
+  if (engine.Passes(site)) return;
   engine.OrderWarpBefore();
   engine.Rendezvous("__syncwarp", mask, nullptr, nullptr, site);
   engine.OrderWarpAfter();
@@ -412,8 +456,8 @@ void CopyAsync16(void* shared, const void* global, Site site) {
 void CommitCopies() {
   TheEngine().Commit();
 }
-void WaitCopies(int pending) {
-  TheEngine().Land(pending);
+void WaitCopies(int pending, Site site) {
+  if (!TheEngine().Passes(site)) TheEngine().Land(pending);
 }
 void OrderAtomic(const void* word) {
   ORDER_AFTER(word);

@@ -71,7 +71,7 @@ void* DynamicShared(int ordinal, size_t bytes, Site site);
 void CopyAsync16(void* shared, const void* global, Site site);
 void CommitCopies();
 // Waits until at most `pending` of the thread's committed groups are outstanding.
-void WaitCopies(int pending);
+void WaitCopies(int pending, Site site);
 
 // Orders an atomic access against others of the same word.
 void OrderAtomic(const void* word);

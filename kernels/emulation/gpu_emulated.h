@@ -177,8 +177,17 @@ inline int32_t Dot4(uint32_t a, uint32_t b, int32_t c) {
   return c;
 }
 
-// ------------------------------------------------------------------------------------------ memory, wrapped
-// instructions
+// Byte i is byte number (selector >> 4 i & 7) of a's four and then b's four.
+inline uint32_t PermuteBytes(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    result |= static_cast<uint32_t>(bytes >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+  }
+  return result;
+}
+
+// ------------------------------------------------------------------------------------ memory and wrapped instructions
 
 template <typename T>
 T Load16(const void* p, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
@@ -207,8 +216,8 @@ inline void CommitCopies() {
   emulation::CommitCopies();
 }
 template <int kPending>
-void WaitCopies() {
-  emulation::WaitCopies(kPending);
+void WaitCopies(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulation::WaitCopies(kPending, {file, line});
 }
 
 struct MatrixLane {

@@ -1,10 +1,13 @@
 // How emulated kernels are run: the order of threads and blocks, when asynchronous copies land, how late streams are,
-// and what the pretended card has. One set for the process; a launch takes the one that stands when it runs.
+// and what the pretended card has. One set for the process; a launch takes the one that stands when it runs. And what
+// ran, for tests that must reach every kernel and every barrier.
 #ifndef LAYOVER_KERNELS_EMULATION_SETTINGS_H_
 #define LAYOVER_KERNELS_EMULATION_SETTINGS_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
+#include <string>
 
 namespace layover::emulation {
 
@@ -22,10 +25,20 @@ struct Settings {
   uint64_t seed = 1;
   size_t shared_bytes = 99 * 1024;  // dynamic shared memory a block may have: 99 KiB on sm_86, 89 and 120
   int multiprocessors = 4;          // what kernels that cut their work by the card are told
+  // A barrier, or a wait for copies, that kernels run past: the bug that a test plants. "attention.cu:137", null: none.
+  const char* left_out = nullptr;
 };
 
 Settings CurrentSettings();
 void SetSettings(const Settings& settings);
+
+// Kernels by their names, barriers and waits for copies as left_out has them.
+struct Ran {
+  std::set<std::string> kernels;
+  std::set<std::string> barriers;
+};
+// What ran since the last call.
+Ran TakeRan();
 
 }  // namespace layover::emulation
 

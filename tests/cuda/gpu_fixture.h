@@ -20,11 +20,6 @@
 
 namespace layover::gpu_test {
 
-// What the CUDA back end has products of.
-inline constexpr WeightType kGpuWeightTypes[] = {
-    WeightType::kF32,  WeightType::kF16,  WeightType::kBF16, WeightType::kQ4_0, WeightType::kQ4_1, WeightType::kQ5_0,
-    WeightType::kQ5_1, WeightType::kQ8_0, WeightType::kQ4_K, WeightType::kQ5_K, WeightType::kQ6_K};
-
 // Memory of a device that lives as long as this.
 class Memory {
  public:
@@ -81,21 +76,21 @@ testing::AssertionResult SameValues(const std::vector<T>& got, const std::vector
 enum class Schedules { kAll, kOuter, kInner };
 
 #ifdef LAYOVER_TEST_ON_CARD
-inline void ForEverySchedule(int, const std::function<void(Device*)>& body, Schedules = Schedules::kAll) {
+inline void ForEverySchedule(int, const std::function<void(Device*)>& body, Schedules = Schedules::kAll, uint64_t = 7) {
   auto device = gpu::GpuDevice::Open(0);
   ASSERT_TRUE(device.ok()) << device.status().message();
   body(device->get());
 }
 #else
 inline void ForEverySchedule(int multiprocessors, const std::function<void(Device*)>& body,
-                             Schedules schedules = Schedules::kAll) {
+                             Schedules schedules = Schedules::kAll, uint64_t seed = 7) {
   using emulation::Schedule;
   for (const Schedule schedule : {Schedule::kForward, Schedule::kReverse, Schedule::kWarpDepth, Schedule::kRandom}) {
     const bool outer = schedule == Schedule::kForward || schedule == Schedule::kRandom;
     if (schedules != Schedules::kAll && outer != (schedules == Schedules::kOuter)) continue;
     emulation::Settings settings;
     settings.schedule = schedule;
-    settings.seed = static_cast<uint64_t>(testing::UnitTest::GetInstance()->random_seed()) + 7;
+    settings.seed = seed;
     settings.multiprocessors = multiprocessors;
     emulation::SetSettings(settings);
     SCOPED_TRACE(fmt::format("schedule {}, seed {}", static_cast<int>(schedule), settings.seed));

@@ -133,7 +133,7 @@ TEST_P(GpuMatMul, EmbedRowsGivesTheTablesValues) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, GpuMatMul, testing::ValuesIn(kGpuWeightTypes),
+INSTANTIATE_TEST_SUITE_P(Types, GpuMatMul, testing::ValuesIn(kMatMulTypes),
                          [](const auto& test) { return std::string(WeightTypeName(test.param)); });
 
 TEST(GpuPackWeight, RefusesWhatTheCpuRefuses) {
@@ -149,8 +149,8 @@ TEST(GpuPackWeight, RefusesWhatTheCpuRefuses) {
     EXPECT_EQ(cpu->PackWeight(source).status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ((*gpu)->PackWeight(source).status().code(), absl::StatusCode::kInvalidArgument);
   }
-  for (const WeightType type : kGpuWeightTypes) EXPECT_TRUE((*gpu)->SupportsWeight(type));
-  EXPECT_FALSE((*gpu)->SupportsWeight(WeightType::kIQ1_S));
+  for (const WeightType type : kMatMulTypes) EXPECT_TRUE((*gpu)->SupportsWeight(type));
+  EXPECT_FALSE((*gpu)->SupportsWeight(static_cast<WeightType>(1000)));
 }
 
 }  // namespace

@@ -174,7 +174,7 @@ TEST_P(GpuMoeMatMul, BitsOfTheCpu) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, GpuMoeMatMul, testing::ValuesIn(kGpuWeightTypes),
+INSTANTIATE_TEST_SUITE_P(Types, GpuMoeMatMul, testing::ValuesIn(kMatMulTypes),
                          [](const auto& test) { return std::string(WeightTypeName(test.param)); });
 
 }  // namespace
