@@ -10,7 +10,7 @@ import os
 import sys
 import unittest
 
-from harness import BIN, SOURCE, Case, layover, subprocess, topology
+from harness import BIN, SOURCE, Case, Server, layover, subprocess, topology
 
 sys.path.insert(0, str(SOURCE / "tests" / "oracle"))
 import compare_logits  # noqa: E402
@@ -25,6 +25,7 @@ FAULTS = {"qwen3next": ["attention-gate", "value-heads", "taps", "shared-gate"],
           "gpt-oss": ["window"]}
 WEIGHT_TYPES = [name for name, _, _ in gguf_weights.TYPES.values()]
 MAX_DELTA = 1e-3          # of log-probabilities over the oracle's top 20, F32 files
+END = 2                   # the tiny models' end token
 CLEAR_MARGIN = 1e-3       # a choice by less than this may go either way
 
 
@@ -69,6 +70,24 @@ class FloatModels(ModelCase):
             first, second = golden["top_logprobs"][at - 1][:2]
             if first - second >= CLEAR_MARGIN:
                 self.assertEqual(answer["positions"][at - 1]["top"][0][0], golden["ids"][at], f"position {at}")
+
+    def test_greedy_answers_are_those_of_transformers(self):
+        """Said by a server, token by token, over two stages. Where the golden has the end token, a new answer begins."""
+        for name in ARCHITECTURES:
+            golden, last = golden_of(name), self.layers(name) - 1
+            ids, begin = golden["ids"], golden["greedy_from"]
+            self.assertEqual(len(ids) - begin, 48)
+            close = [at for at in range(begin, len(ids))
+                     if golden["top_logprobs"][at - 1][0] - golden["top_logprobs"][at - 1][1] < CLEAR_MARGIN]
+            ends = sorted({at for at in range(begin, len(ids)) if ids[at] == END} | set(close) | {len(ids)})
+            self.assertLess(len(ends), 8, "few tokens are compared")
+            text = topology(self.model(name), None, ((1, "0-0"), (1, f"1-{last}")), context=512, sessions=1, kv_type="f32")
+            with self.subTest(name), Server(text, self.folder, name=name) as server:
+                for end in ends:
+                    if end > begin:
+                        reply = server.complete(ids[:begin], max_tokens=end - begin, ignore_eos=True)
+                        self.assertEqual(reply["choices"][0]["token_ids"], ids[begin:end])
+                    begin = end + 1
 
     def test_log_probabilities_are_those_of_llama_cpp(self):
         """Of the same file, read by somebody else. Its GELU is a table of f16 values."""
