@@ -9,7 +9,7 @@ build_packages=(
   python3 python3-jinja2 python3-pip
 )
 # Only for the tests.
-test_packages=(python3-numpy python3-xxhash python3-cryptography python3-venv)
+test_packages=(git python3-numpy python3-xxhash python3-cryptography python3-venv)
 
 demo_model=models/SmolLM2-135M-Instruct.Q4_1.gguf
 demo_model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
