@@ -282,6 +282,10 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   void TellProgress(uint64_t number, Transfer& transfer);
 
   // --- engine_lines.cc
+  // How many of the ids a branch holds the request begins with, or says again in ids of its own.
+  int64_t HeldOf(const Branch& branch, const GenerationRequest& request) const;
+  // A rendered prompt keeps the ids of the branch that says most of it.
+  void UseHeldIds(Turn& turn) const;
   // The fork's journal and, if the source's image serves, its manifest; on the store thread.
   struct ForkFiles {
     std::string store;

@@ -99,7 +99,7 @@ Engine::ConversationPtr Engine::ConversationFor(const GenerationRequest& request
     for (const ConversationPtr& candidate : anonymous_) {
       const Branch& branch = candidate->trunk();
       if (candidate->owner != request.owner || candidate->Active()) continue;
-      const int64_t common = CommonPrefix(branch.path, request.prompt);
+      const int64_t common = HeldOf(branch, request);
       if (common * 2 >= static_cast<int64_t>(branch.path.size()) && common > best_common) {
         best = candidate;
         best_common = common;
@@ -229,6 +229,7 @@ bool Engine::TryAdmit(Turn& turn) {
   Conversation& conversation = *turn.conversation;
   if (!LoadIfNeeded(turn.conversation) || conversation.switching || conversation.deleting) return false;
 
+  if (turn.request.cache_prompt && turn.branch == nullptr && !turn.journalled) UseHeldIds(turn);
   const std::vector<int32_t> target = turn.Target();
   ReusePlan plan;
   ConversationPtr from = turn.conversation;

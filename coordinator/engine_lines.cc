@@ -1,4 +1,5 @@
-// Forks and rewinds: what a conversation's line of tokens is, in the journal first, then in memory.
+// Which line of tokens a rendered prompt continues; forks and rewinds: what a conversation's line is, in the journal
+// first, then in memory.
 #include <algorithm>
 
 #include "common/log.h"
@@ -6,8 +7,40 @@
 #include "common/storage/file_names.h"
 #include "coordinator/clocks.h"
 #include "coordinator/engine.h"
+#include "coordinator/text/held_ids.h"
 
 namespace layover {
+
+int64_t Engine::HeldOf(const Branch& branch, const GenerationRequest& request) const {
+  if (!request.is_rendered) return CommonPrefix(branch.path, request.prompt);
+  return CommonTextOf(*parts_.tokenizer, branch.path, request.prompt).held_n;
+}
+
+void Engine::UseHeldIds(Turn& turn) const {
+  GenerationRequest& request = turn.request;
+  if (!request.is_rendered) return;
+  CommonText most;
+  const Branch* line = nullptr;
+  for (const auto& branch : turn.conversation->branches) {
+    const CommonText common = CommonTextOf(*parts_.tokenizer, branch->path, request.prompt);
+    if (common.fresh_n <= most.fresh_n) continue;
+    most = common;
+    line = branch.get();
+  }
+  if (line == nullptr || CommonPrefix(line->path, request.prompt) == most.fresh_n) return;
+  std::vector<int32_t> ids(line->path.begin(), line->path.begin() + most.held_n);
+  ids.insert(ids.end(), request.prompt.begin() + most.fresh_n, request.prompt.end());
+  // What was drawn may be longer than what a tokenizer makes of it.
+  if (static_cast<int64_t>(ids.size()) >= parts_.plan->context) return;
+  LogInfo("request {}: {} held ids say what {} of the prompt's say, and are used", turn.id, most.held_n, most.fresh_n);
+  if (request.history_n >= most.fresh_n) {
+    request.history_n += most.held_n - most.fresh_n;
+  } else if (request.history_n > 0) {
+    const auto history = std::span(std::as_const(request.prompt)).first(static_cast<size_t>(request.history_n));
+    request.history_n = CommonTextOf(*parts_.tokenizer, line->path, history).held_n;
+  }
+  request.prompt = std::move(ids);
+}
 
 void Engine::Rewind(std::string owner, std::string id, int64_t to, Callback<RewindResult> done) {
   inbox_.Put([this, owner, id, to, done = std::move(done)] {

@@ -28,6 +28,8 @@ struct GenerationRequest {
   std::string owner;
   std::string conversation_id;       // empty: anonymous, found again by its longest prefix
   std::vector<int32_t> prompt;       // at least one id, fewer than the context
+  // The ids are those of a rendered chat: where the conversation holds others that say the same, those are used.
+  bool is_rendered = false;
   SamplerSpec sampler;               // seed already drawn
   int64_t max_tokens = -1;           // -1: to the end of the context; 0: read the prompt only
   bool ignore_eos = false;
@@ -57,7 +59,7 @@ struct Timings {
   int64_t cache_n = 0;       // reused from any tier
   int64_t restored_n = 0;    // the part of cache_n read from disk for this request
   int64_t recomputed_n = 0;  // journalled tokens fed again
-  int64_t prompt_n = 0;      // the rest; the three add up to prompt_tokens (cache_n + recomputed_n + prompt_n)
+  int64_t prompt_n = 0;      // the rest: cache_n + recomputed_n + prompt_n are the tokens of the prompt as it was read
   int64_t predicted_n = 0;
   double prompt_ms = 0;
   double predicted_ms = 0;

@@ -59,7 +59,9 @@ class TokenText {
   bool is_chat() const { return options_.kind == CompletionKind::kChat; }
   bool stopped() const { return stop_.stopped(); }
   TokenExtras& extras() { return extras_; }
-  Usage UsageNow(const Timings& timings) const { return {options_.prompt_tokens, n_tokens_, timings.cache_n}; }
+  Usage UsageNow(const Timings& timings) const {
+    return {timings.cache_n + timings.recomputed_n + timings.prompt_n, n_tokens_, timings.cache_n};
+  }
   ReplyHead Head(bool stream) const {
     const char* object = !is_chat() ? "text_completion" : stream ? "chat.completion.chunk" : "chat.completion";
     return {NewId(is_chat() ? "chatcmpl" : "cmpl"), object, options_.model, UnixSeconds()};

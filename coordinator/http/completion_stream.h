@@ -23,7 +23,6 @@ struct CompletionReplyOptions {
   CompletionKind kind = CompletionKind::kChat;
   std::string model;
   CompletionFields fields;
-  int64_t prompt_tokens = 0;
   std::chrono::steady_clock::time_point arrival;
   std::chrono::milliseconds ping_interval{limits::kPingIntervalMs};
   const Tokenizer* tokenizer = nullptr;  // outlives the reply

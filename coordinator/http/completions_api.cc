@@ -74,6 +74,7 @@ absl::Status PrepareChat(const HttpParts& parts, const ordered_json& body, Gener
     return WithPart(rendered.status(), {.param = "messages"});
   }
   generation.prompt = std::move(rendered->ids);
+  generation.is_rendered = true;
   generation.history_n = rendered->prefix_ids_without_generation_prompt_n;
   generation.raw_text = LastUserText(*chat.messages);
   generation.message_digest = DigestOf(DumpJson(*chat.messages));
@@ -131,7 +132,6 @@ void Complete(const HttpParts& parts, CompletionKind kind, const HttpCall& call)
   options.kind = kind;
   options.model = parts.service->model().id;
   options.fields = std::move(prepared->fields);
-  options.prompt_tokens = static_cast<int64_t>(prepared->generation.prompt.size());
   options.tokenizer = parts.tokenizer;
   options.metrics = parts.metrics;
   const auto ticket = std::make_shared<CancelTicket>(parts.service);

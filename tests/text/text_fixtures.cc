@@ -5,6 +5,7 @@
 #include <iostream>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "common/check.h"
 #include "common/gguf/reader.h"
 #include "common/status.h"
@@ -23,6 +24,50 @@ const GgufFile& DemoFile() {
     return *std::move(opened);
   }();
   return *file;
+}
+
+// `own_ids`: the model's id to that of the cut-down vocabulary.
+TokenizerSpec SpecOf(const nlohmann::ordered_json& row, const absl::flat_hash_map<int32_t, int32_t>& own_ids) {
+  TokenizerSpec spec;
+  spec.model = row["model"];
+  spec.pre = row["pre"];
+  spec.tokens = row["tokens"].get<std::vector<std::string>>();
+  for (const int type : row["types"]) spec.types.push_back(static_cast<TokenType>(type));
+  spec.scores = row["scores"].get<std::vector<float>>();
+  spec.merges = row["merges"].get<std::vector<std::string>>();
+  const nlohmann::ordered_json& keys = row["keys"];
+  const std::pair<const char*, int32_t*> special[] = {
+      {"bos_token_id", &spec.bos_id}, {"eos_token_id", &spec.eos_id}, {"unknown_token_id", &spec.unk_id}};
+  for (const auto& [key, id] : special) {
+    if (keys.contains(key)) *id = own_ids.at(keys[key].get<int32_t>());
+  }
+  if (keys.contains("add_bos_token")) spec.add_bos = keys["add_bos_token"].get<bool>();
+  if (keys.contains("add_eos_token")) spec.add_eos = keys["add_eos_token"].get<bool>();
+  if (keys.contains("add_space_prefix")) spec.add_space_prefix = keys["add_space_prefix"].get<bool>();
+  return spec;
+}
+
+std::vector<PublishedVocabulary> ReadVocabularies() {
+  const auto rows = ReadJsonLines("vocabularies.jsonl");
+  std::vector<PublishedVocabulary> vocabularies;
+  for (size_t i = 1; i < rows.size(); ++i) {
+    const nlohmann::ordered_json& row = rows[i];
+    PublishedVocabulary vocabulary;
+    vocabulary.label = row["kind"].get<std::string>() + " " + row["name"].get<std::string>();
+    absl::flat_hash_map<int32_t, int32_t> own_ids;
+    int32_t next = 0;
+    for (const int32_t id : row["token_ids"]) own_ids[id] = next++;
+    vocabulary.spec = SpecOf(row, own_ids);
+    vocabulary.tokenizer = MakeTokenizer(vocabulary.spec);
+    const nlohmann::ordered_json& texts = row["texts"].is_array() ? row["texts"] : rows[0]["texts"];
+    vocabulary.texts = texts.get<std::vector<std::string>>();
+    for (const nlohmann::ordered_json& ids : row["ids"]) {
+      std::vector<int32_t>& own = vocabulary.ids.emplace_back();
+      for (const int32_t id : ids) own.push_back(own_ids.at(id));
+    }
+    vocabularies.push_back(std::move(vocabulary));
+  }
+  return vocabularies;
 }
 
 }  // namespace
@@ -87,6 +132,11 @@ std::unique_ptr<Tokenizer> MakeTokenizer(TokenizerSpec spec) {
   if (!tokenizer.ok()) std::cerr << tokenizer.status() << "\n";
   LAYOVER_CHECK(tokenizer.ok());
   return *std::move(tokenizer);
+}
+
+const std::vector<PublishedVocabulary>& PublishedVocabularies() {
+  static const std::vector<PublishedVocabulary> vocabularies = ReadVocabularies();
+  return vocabularies;
 }
 
 std::string Spell(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {

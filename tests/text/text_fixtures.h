@@ -31,6 +31,16 @@ TokenizerSpec ByteLevelSpec(const std::vector<std::string>& merges, const std::v
 
 std::unique_ptr<Tokenizer> MakeTokenizer(TokenizerSpec spec);
 
+// A published model's vocabulary, cut down to what its texts need, and the ids that others make of them.
+struct PublishedVocabulary {
+  std::string label;
+  TokenizerSpec spec;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<std::string> texts;
+  std::vector<std::vector<int32_t>> ids;  // per text
+};
+const std::vector<PublishedVocabulary>& PublishedVocabularies();
+
 // Token texts joined by '|', for expectations that read well.
 std::string Spell(const Tokenizer& tokenizer, const std::vector<int32_t>& ids);
 
