@@ -108,7 +108,7 @@ void Engine::AddStored(const ConversationImage& image) {
   } else if (!absl::IsNotFound(image.manifest_status)) {
     conversation->last_error = std::string(image.manifest_status.message());
   }
-  conversations_[{conversation->owner, conversation->id}] = std::move(conversation);
+  Enlist(conversation);
 }
 
 absl::Status Engine::WaitUp() {

@@ -4,7 +4,8 @@
 // Files: engine.cc the loop and the stages; engine_admit.cc how a request gets its place; engine_turns.cc what follows
 // until its end; engine_checkpoints.cc where a session can go back to; engine_policy.cc who leaves the memory when room
 // is short, engine_budget.cc who leaves the store; engine_save.cc and engine_restore.cc the transfers; engine_admin.cc
-// lists, deletion, verification and shutdown; engine_lines.cc forks and rewinds; engine_slots.cc llama-server's slots.
+// lists, deletion, verification and shutdown; engine_lines.cc which line a chat continues, forks and rewinds;
+// engine_slots.cc llama-server's slots.
 #ifndef LAYOVER_COORDINATOR_ENGINE_H_
 #define LAYOVER_COORDINATOR_ENGINE_H_
 
@@ -63,6 +64,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   const ServedModel& model() const override { return parts_.served; }
   HealthReport Health() const override;
   std::vector<SlotInfo> Slots() const override;
+  int64_t BeganAt(const std::string& owner, const std::string& id) const override;
   GenerationId Generate(GenerationRequest request, std::shared_ptr<GenerationObserver> observer) override;
   void CancelGeneration(GenerationId id) override;
   void List(std::string owner, std::string after, int limit, Callback<ConversationPage> done) override;
@@ -324,6 +326,8 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   // --- engine_admin.cc
   ConversationPtr NewConversation(const std::string& owner, const std::string& id) const;
   ConversationPtr Find(const std::string& owner, const std::string& id) const;
+  // Puts it into the list: from here on requests find it.
+  void Enlist(const ConversationPtr& conversation);
   // It is gone; requests that came for it meanwhile begin one anew.
   void ForgetConversation(const ConversationPtr& conversation);
   // Finds the conversation, has it loaded, then calls `then` (on this thread); errors go to `failed`.
@@ -354,6 +358,8 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   mutable std::mutex health_mutex_;
   HealthReport health_;                        // guarded by health_mutex_
   std::vector<SlotInfo> slots_;                // guarded by health_mutex_
+  mutable std::mutex began_mutex_;
+  std::map<std::pair<std::string, std::string>, int64_t> began_;  // of conversations_; guarded by began_mutex_
   std::mutex up_mutex_;
   std::condition_variable up_changed_;
   bool up_once_ = false;                       // guarded by up_mutex_

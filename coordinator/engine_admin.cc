@@ -53,8 +53,24 @@ Engine::ConversationPtr Engine::Find(const std::string& owner, const std::string
   return found == conversations_.end() ? nullptr : found->second;
 }
 
+void Engine::Enlist(const ConversationPtr& conversation) {
+  conversations_[{conversation->owner, conversation->id}] = conversation;
+  const std::lock_guard lock(began_mutex_);
+  began_[{conversation->owner, conversation->id}] = conversation->created_at;
+}
+
+int64_t Engine::BeganAt(const std::string& owner, const std::string& id) const {
+  const std::lock_guard lock(began_mutex_);
+  const auto found = began_.find({owner, id});
+  return found == began_.end() ? 0 : found->second;
+}
+
 void Engine::ForgetConversation(const ConversationPtr& conversation) {
   conversations_.erase({conversation->owner, conversation->id});
+  {
+    const std::lock_guard lock(began_mutex_);
+    began_.erase({conversation->owner, conversation->id});
+  }
   for (const auto& [id, turn] : turns_) {
     if (turn->conversation != conversation || turn->phase != TurnPhase::kQueued) continue;
     turn->conversation = nullptr;

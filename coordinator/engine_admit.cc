@@ -84,8 +84,11 @@ void Engine::AdmitQueued() {
 
 Engine::ConversationPtr Engine::ConversationFor(const GenerationRequest& request) {
   if (request.cache_prompt && !request.conversation_id.empty()) {
-    ConversationPtr& conversation = conversations_[{request.owner, request.conversation_id}];
-    if (conversation == nullptr) conversation = NewConversation(request.owner, request.conversation_id);
+    ConversationPtr conversation = Find(request.owner, request.conversation_id);
+    if (conversation != nullptr) return conversation;
+    conversation = NewConversation(request.owner, request.conversation_id);
+    if (request.now_unix_s != 0) conversation->created_at = request.now_unix_s;
+    Enlist(conversation);
     return conversation;
   }
   if (request.cache_prompt && request.id_slot >= 0 && request.id_slot < static_cast<int>(slots_held_.size())) {

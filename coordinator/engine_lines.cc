@@ -155,6 +155,7 @@ void Engine::ForkInto(const ConversationPtr& source, const std::string& new_id, 
   }
   const ConversationPtr fork = NewConversation(source->owner, new_id);
   fork->files = std::make_shared<ConversationFiles>();
+  fork->created_at = source->created_at;  // their first turn is one
   Branch& line = fork->trunk();
   // What runs right now belongs to the source alone: the fork takes what is fed and known.
   line.path = trunk.path;
@@ -170,12 +171,12 @@ void Engine::ForkInto(const ConversationPtr& source, const std::string& new_id, 
       if (const auto session = ForkBranch(trunk, at); session.ok()) line.session = *session;
     }
   }
-  conversations_[{fork->owner, new_id}] = fork;
+  Enlist(fork);
   if (store_ == nullptr) {
     done(InfoOf(*fork, true));
     return;
   }
-  ForkFiles files{.store = store_->dir, .fresh = {.owner = fork->owner, .id = new_id, .time_ms = UnixMs()}, .path = line.path,
+  ForkFiles files{.store = store_->dir, .fresh = {.owner = fork->owner, .id = new_id, .time_ms = fork->created_at * 1000}, .path = line.path,
                   .fed = static_cast<int32_t>(line.fed)};
   if (source->HasImage() && trunk.saved.n_tokens > 0 && CommonPrefix(trunk.saved.path, line.path) == trunk.saved.n_tokens) {
     files.manifest = ForkManifest(*source, *fork);
@@ -188,7 +189,7 @@ void Engine::ForkInto(const ConversationPtr& source, const std::string& new_id, 
   };
   store_thread_->Do(
       [this, files = std::move(files), keep = fork->files, folder = fork->folder]() -> Written {
-        const PromptFrame prompt{.time_ms = files.fresh.time_ms, .ids = files.path};
+        const PromptFrame prompt{.time_ms = UnixMs(), .ids = files.path};
         Written written{.status = keep->AppendHeld(files.store, files.fresh, prompt, files.fed).status};
         if (written.status.ok() && files.manifest.has_value()) {
           written.published = PublishManifest(files.store, folder, *files.manifest, *keep->journal);

@@ -84,7 +84,7 @@ void Engine::SaveSlot(std::string owner, int slot, std::string id, Callback<Save
       return;
     }
     const bool fresh = Find(owner, id) == nullptr;
-    if (fresh) conversations_[{owner, id}] = NewConversation(owner, id);
+    if (fresh) Enlist(NewConversation(owner, id));
     WithLoaded(owner, id, done, [this, fresh, session = held.branch->session, done](const ConversationPtr& target) {
       if (const absl::Status rest = CheckAtRest(*target); !rest.ok()) {
         done(rest);

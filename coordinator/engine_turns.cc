@@ -30,15 +30,17 @@ void Engine::JournalPrompt(Turn& turn, const ReusePlan& plan) {
     Digest hash;
     int64_t parent;
     int32_t fork;
+    int64_t time_ms;
     Journal::NewJournal fresh;
   };
   Frame frame{.ids = {turn.request.prompt.begin() + fork, turn.request.prompt.end()}, .text = turn.request.raw_text,
               .hash = turn.request.message_digest, .parent = parent, .fork = static_cast<int32_t>(fork),
-              .fresh = {.owner = conversation.owner, .id = conversation.id, .time_ms = UnixMs()}};
+              .time_ms = UnixMs(),
+              .fresh = {.owner = conversation.owner, .id = conversation.id, .time_ms = conversation.created_at * 1000}};
   store_thread_->Do(
       [files = conversation.files, frame = std::move(frame), store = store_->dir] {
         return files->AppendPrompt(store, frame.fresh, {.parent = frame.parent, .fork_position = frame.fork,
-                                                        .time_ms = frame.fresh.time_ms, .ids = frame.ids,
+                                                        .time_ms = frame.time_ms, .ids = frame.ids,
                                                         .text = frame.text, .message_hash = frame.hash});
       },
       [this, id = turn.id](ConversationFiles::Written written) {

@@ -30,6 +30,8 @@ struct GenerationRequest {
   std::vector<int32_t> prompt;       // at least one id, fewer than the context
   // The ids are those of a rendered chat: where the conversation holds others that say the same, those are used.
   bool is_rendered = false;
+  // What the chat's template took for now, Unix seconds: a conversation that begins here began then. 0: the clock.
+  int64_t now_unix_s = 0;
   SamplerSpec sampler;               // seed already drawn
   int64_t max_tokens = -1;           // -1: to the end of the context; 0: read the prompt only
   bool ignore_eos = false;
@@ -255,6 +257,9 @@ class Service {
   // Snapshots behind a lock; never queued behind work.
   virtual HealthReport Health() const = 0;
   virtual std::vector<SlotInfo> Slots() const = 0;
+  // When the conversation began, Unix seconds, for templates that write the date: a date that moved on would change the
+  // beginning of everything that is held. 0: there is no such conversation.
+  virtual int64_t BeganAt(const std::string& owner, const std::string& id) const = 0;
 
   // Unavailable (loading, draining, queue full) comes through OnFailed. The observer is released after its last call.
   virtual GenerationId Generate(GenerationRequest request, std::shared_ptr<GenerationObserver> observer) = 0;

@@ -1,5 +1,6 @@
 // POST /v1/chat/completions and /v1/completions: everything that can be wrong with a request is found here, before the
 // engine hears of it and before a byte of the reply is out.
+#include <ctime>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -68,6 +69,11 @@ absl::Status PrepareChat(const HttpParts& parts, const ordered_json& body, Gener
   request.messages = chat.messages;
   request.tools = chat.tools;
   request.kwargs = chat.kwargs;
+  // A date that the template writes stays that of the conversation's beginning.
+  const std::string& id = generation.conversation_id;
+  const int64_t began = id.empty() ? 0 : parts.service->BeganAt(generation.owner, id);
+  request.now_unix_s = began != 0 ? began : std::time(nullptr);
+  generation.now_unix_s = request.now_unix_s;
   absl::StatusOr<RenderedChat> rendered = parts.render_chat(request);
   if (!rendered.ok()) {
     if (!absl::IsInvalidArgument(rendered.status()) || PartOf(rendered.status()).has_value()) return rendered.status();
@@ -103,13 +109,13 @@ absl::StatusOr<Prepared> Prepare(const HttpParts& parts, CompletionKind kind, co
   Prepared out;
   ASSIGN_OR_RETURN(out.fields, ReadCompletionFields(body, kind, bounds));
   GenerationRequest& generation = out.generation;
+  generation.owner = call.owner;
   ASSIGN_OR_RETURN(generation.conversation_id, ConversationIdOf(*call.request, out.fields.conversation_id));
   RETURN_IF_ERROR(kind == CompletionKind::kChat ? PrepareChat(parts, body, generation)
                                                 : PrepareText(parts, body, bounds, generation));
   const auto n_prompt_tokens = static_cast<int64_t>(generation.prompt.size());
   if (n_prompt_tokens == 0) return BadField(kind == CompletionKind::kChat ? "messages" : "prompt", "no token in it");
   if (n_prompt_tokens >= model.context) return ContextOverflow(n_prompt_tokens, model.context);
-  generation.owner = call.owner;
   generation.sampler = out.fields.sampler;
   if (out.fields.ignore_eos) {
     const auto eog = parts.tokenizer->EogIds();

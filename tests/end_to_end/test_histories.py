@@ -2,6 +2,7 @@
 ids that were drawn are held and used, so nothing of the held turn is read twice. The control is a server that holds
 nothing and is given the same ids literally."""
 import signal
+import time
 import unittest
 
 from harness import DEMO_MODEL, Case, Server, ids, tiny_model, topology
@@ -175,6 +176,47 @@ class Histories(Case):
             self.assertEqual(shown["position"], keep)
             self.assertIn(held[keep], shown["had"])
             self.assertIn(f"diverges at {keep} of {len(held)}", server.log_text())
+
+    def test_held_ids_that_do_not_fit_any_more_make_way_for_the_encoding(self):
+        text = topology(DEMO_MODEL, None, STAGES, context=128)
+        with Server(text, self.folder) as server:
+            messages = [QUESTION]
+            held = self.speak(server, messages, "a", max_tokens=128 - 8 - len(self.encode(self.render(messages))))
+            wanted, encoded = self.encode_after(held, messages + [NEXT])
+            self.assertGreaterEqual(len(wanted), 128)
+            self.assertLess(len(encoded), 127)
+            reply = server.chat(messages + [NEXT], "a", max_tokens=1)
+            self.assertEqual(reply["usage"]["prompt_tokens"], len(encoded))
+            common = next(n for n in range(len(held)) if held[n] != encoded[n])
+            self.assertEqual(reply["timings"]["cache_n"], common)
+
+    def test_a_date_in_the_template_is_that_of_the_beginning(self):
+        template = self.folder / "template"
+        template.write_text("{{ strftime_now('%Y-%m-%d %H:%M:%S') }}{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+                            "{% if add_generation_prompt %}<|im_start|>{% endif %}")
+        model = tiny_model(self.folder, "--template-file", template)
+        text = self.text(self.folder / "store", model=model, stages=((1, None),))
+        messages = [QUESTION]
+
+        def turn(server, conversation):
+            reply = server.chat(messages, conversation, max_tokens=4, ignore_eos=True)
+            self.assertEqual(reply["timings"]["recomputed_n"], 0)
+            return reply["timings"]["prompt_n"]
+
+        with Server(text, self.folder) as server:
+            turn(server, "a")
+            began = server.get("/v1/kv/conversations/a").json["created_at"]
+            while time.time() < began + 1:  # another second
+                pass
+            self.assertEqual(turn(server, "a"), 1)
+            self.assertEqual(server.post("/v1/kv/conversations/a/fork", {"new_id": "b"}).status, 200)
+            self.assertEqual(turn(server, "b"), 1)
+            # The control: one that begins now has another date, and shares less.
+            self.assertGreater(turn(server, "another"), len(QUESTION["content"]))
+        with Server(text, self.folder, name="again") as server:
+            for conversation in "ab":
+                self.assertEqual(turn(server, conversation), 1, conversation)
+                self.assertEqual(server.get(f"/v1/kv/conversations/{conversation}").json["created_at"], began)
 
     def test_state_that_cannot_be_cut_goes_on_from_its_end(self):
         for kind in ("qwen35", "gemma3"):

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,6 +23,7 @@ class FakeService : public Service {
   ServedModel served;
   HealthReport health{"ok", {}};
   std::vector<SlotInfo> slots;
+  std::map<std::string, int64_t> began;  // "owner|id" to when it did
   // Runs in Generate on the HTTP worker's thread; empty: the generation waits for the test (WaitForGeneration).
   std::function<void(const GenerationRequest&, GenerationObserver&)> script;
   std::function<void(const std::string& id, ProgressCallback, Callback<SaveResult>)> on_save;
@@ -55,6 +57,10 @@ class FakeService : public Service {
   const ServedModel& model() const override { return served; }
   HealthReport Health() const override { return health; }
   std::vector<SlotInfo> Slots() const override { return slots; }
+  int64_t BeganAt(const std::string& owner, const std::string& id) const override {
+    const auto found = began.find(owner + "|" + id);
+    return found == began.end() ? 0 : found->second;
+  }
   GenerationId Generate(GenerationRequest request, std::shared_ptr<GenerationObserver> observer) override;
   void CancelGeneration(GenerationId id) override;
   void List(std::string owner, std::string after, int limit, Callback<ConversationPage> done) override;

@@ -4,6 +4,8 @@
 
 #include "common/status.h"
 #include "coordinator/text/chat_template.h"
+#include "coordinator/text/detokenizer.h"
+#include "coordinator/text/held_ids.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/text/text_fixtures.h"
@@ -83,6 +85,96 @@ TEST_F(PublishedTemplates, ReasoningIsReadUnderAnyName) {
     }
     EXPECT_EQ(texts[0], texts[1]) << model;
     EXPECT_EQ(texts[0], texts[2]) << model;
+  }
+}
+
+// What the model wrote, what the client sends back of it, and what comes next.
+struct Reply {
+  const char* model;
+  const char* what;
+  std::string wrote;  // after the prompt, its end token included
+  Json sent;          // the assistant's message
+  Json next;          // a user's, or a tool's
+  std::string lost;   // where the next prompt leaves what is held: what is held from there; empty: it leaves nothing
+  Json kwargs = nullptr;
+};
+
+Json Says(const std::string& content) {
+  return {{"role", "assistant"}, {"content", content}};
+}
+
+Json Thinks(const std::string& content, const std::string& reasoning) {
+  return {{"role", "assistant"}, {"content", content}, {"reasoning_content", reasoning}};
+}
+
+Json Calls(const std::string& arguments, const std::string& reasoning) {
+  const Json call = {{"id", "c"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", arguments}}}};
+  Json message = Thinks("", reasoning);
+  message["tool_calls"] = Json::array({call});
+  return message;
+}
+
+std::vector<Reply> Replies() {
+  const Json user = {{"role", "user"}, {"content", "And <|im_end|> now?"}};
+  const Json tool = {{"role", "tool"}, {"tool_call_id", "c"}, {"name", "f"}, {"content", "blue"}};
+  const Json off = {{"enable_thinking", false}};
+  const std::string qwen3_call = "<tool_call>\n{\"name\": \"f\", \"arguments\": ";
+  const std::string xml_call = "<tool_call>\n<function=f>\n<parameter=a>\n";
+  const std::string xml_end = "\n</parameter>\n</function>\n</tool_call>";
+  const std::string final = "<|channel|>final<|message|>";
+  return {
+      {"gemma", "plain", "Blue, na\u00efve \U0001F30A.<end_of_turn>", Says("Blue, na\u00efve \U0001F30A."), user, ""},
+      {"gemma", "nothing said", "<end_of_turn>", Says(""), user, ""},
+      {"gemma", "cut", "Blu", Says("Blu"), user, ""},
+      {"gemma", "trimmed", "Blue. \n<end_of_turn>", Says("Blue. \n"), user, " \n<end_of_turn>"},
+      {"qwen3", "a model that does not think", "Blue.<|im_end|>", Says("Blue."), user, ""},
+      {"qwen3", "white space", " Blue. \n<|im_end|>", Says(" Blue. \n"), user, ""},
+      {"qwen3", "thoughts are dropped at the next user's turn", "<think>\nHm.\n</think>\n\nBlue.<|im_end|>",
+       Thinks("Blue.", "Hm."), user, "<think>\nHm.\n</think>\n\nBlue.<|im_end|>"},
+      {"qwen3", "thoughts switched off", "Blue.<|im_end|>", Says("Blue."), user,
+       "<think>\n\n</think>\n\nBlue.<|im_end|>", off},
+      {"qwen3", "a call, arguments as the model wrote them",
+       "<think>\nHm.\n</think>\n\n" + qwen3_call + "{\"b\":1.0,\"a\":  [null,true]}}\n</tool_call><|im_end|>",
+       Calls("{\"b\":1.0,\"a\":  [null,true]}", "Hm."), tool, ""},
+      {"qwen3", "a call sent back as text", "<think>\nHm.\n</think>\n\n" + qwen3_call + "{}}\n</tool_call><|im_end|>",
+       Says("<think>\nHm.\n</think>\n\n" + qwen3_call + "{}}\n</tool_call>"), tool, ""},
+      {"qwen3.5", "a call", "Hm.\n</think>\n\n" + xml_call + "1.0" + xml_end + "<|im_end|>",
+       Calls("{\"a\": 1.0}", "Hm."), tool, ""},
+      {"qwen3.5", "a call sent back as text", "Hm.\n</think>\n\n" + xml_call + "true" + xml_end + "<|im_end|>",
+       Says("Hm.\n</think>\n\n" + xml_call + "true" + xml_end), tool, ""},
+      {"qwen3.5", "the template writes true as Python does",
+       "Hm.\n</think>\n\n" + xml_call + "true" + xml_end + "<|im_end|>", Calls("{\"a\": true}", "Hm."), tool,
+       "true" + xml_end + "<|im_end|>"},
+      {"qwen3.5", "a client that drops the thoughts", "Hm.\n</think>\n\n" + xml_call + "1" + xml_end + "<|im_end|>",
+       Calls("{\"a\": 1}", ""), tool, "Hm.\n</think>\n\n" + xml_call + "1" + xml_end + "<|im_end|>"},
+      {"qwen3.5", "thoughts are dropped at the next user's turn", "Hm.\n</think>\n\nBlue.<|im_end|>",
+       Thinks("Blue.", "Hm."), user, "<think>\nHm.\n</think>\n\nBlue.<|im_end|>"},
+      {"gpt-oss", "the end has another token in a history", final + "Blue.<|return|>", Says("Blue."), user,
+       "<|return|>"},
+      {"gpt-oss", "thoughts are dropped at the next user's turn",
+       "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant" + final + "Blue.<|return|>", Thinks("Blue.", "Hm."),
+       user, "analysis<|message|>Hm.<|end|><|start|>assistant" + final + "Blue.<|return|>"},
+  };
+}
+
+// The prompt and what was written after it is what the next prompt begins with; or it is known what is lost.
+TEST_F(PublishedTemplates, TheNextPromptGoesOnFromWhatTheReplyLeft) {
+  const Json asked = {{"role", "user"}, {"content", "Weather?"}};
+  for (const Reply& reply : Replies()) {
+    SCOPED_TRACE(std::string(reply.model) + ": " + reply.what);
+    const auto first = Render(reply.model, Json::array({asked}), nullptr, reply.kwargs);
+    ASSERT_TRUE(first.ok()) << first.status();
+    std::vector<int32_t> held = first->ids;
+    for (const int32_t id : tokenizer_->Encode(reply.wrote, {.add_special = false, .parse_special = true})) {
+      held.push_back(id);
+    }
+    const auto second = Render(reply.model, Json::array({asked, reply.sent, reply.next}), nullptr, reply.kwargs);
+    ASSERT_TRUE(second.ok()) << second.status();
+    const CommonText common = CommonTextOf(*tokenizer_, held, second->ids);
+    const std::vector<int32_t> lost(held.begin() + common.held_n, held.end());
+    EXPECT_EQ(Detokenize(*tokenizer_, lost, true), reply.lost);
+    // What is lost is never more than what was written and the generation prompt before it.
+    EXPECT_GE(common.held_n, first->prefix_ids_without_generation_prompt_n);
   }
 }
 
