@@ -4,8 +4,7 @@
 // Files: engine.cc the loop and the stages; engine_admit.cc how a request gets its place; engine_turns.cc what follows
 // until its end; engine_checkpoints.cc where a session can go back to; engine_policy.cc who leaves the memory when room
 // is short, engine_budget.cc who leaves the store; engine_save.cc and engine_restore.cc the transfers; engine_admin.cc
-// lists, deletion, verification and shutdown; engine_lines.cc which line a chat continues, forks and rewinds;
-// engine_slots.cc llama-server's slots.
+// lists, deletion, verification and shutdown; engine_lines.cc lines, forks, rewinds; engine_slots.cc llama-server's slots.
 #ifndef LAYOVER_COORDINATOR_ENGINE_H_
 #define LAYOVER_COORDINATOR_ENGINE_H_
 
@@ -173,7 +172,6 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   void MakeTrunk(Conversation& conversation, const Branch* branch);
   void GiveSession(Turn& turn, SessionId session);
   void CutBranch(Conversation& conversation, Branch& branch, int64_t length);
-  void NoteDivergence(Turn& turn, const ReusePlan& plan, const std::vector<int32_t>& target);
   void CountReuse(Turn& turn, const ReusePlan& plan);
 
   // --- engine_turns.cc
@@ -286,16 +284,8 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   // --- engine_lines.cc
   // How many of the ids a branch holds the request begins with, or says again in ids of its own.
   int64_t HeldOf(const Branch& branch, const GenerationRequest& request) const;
-  // A rendered prompt keeps the ids of the branch that says most of it.
-  void UseHeldIds(Turn& turn) const;
-  // The fork's journal and, if the source's image serves, its manifest; on the store thread.
-  struct ForkFiles {
-    std::string store;
-    Journal::NewJournal fresh;
-    std::vector<int32_t> path;
-    int32_t fed = 0;
-    std::optional<Manifest> manifest;
-  };
+  void UseHeldIds(Turn& turn) const;           // a rendered prompt keeps the ids of the branch that says most of it
+  void NoteDivergence(Turn& turn, const ReusePlan& plan, const std::vector<int32_t>& target);
   void ForkInto(const ConversationPtr& source, const std::string& new_id, Callback<ConversationInfo> done);
   void TakeFork(const ConversationPtr& fork, const ConversationPtr& source, const absl::Status& status,
                 const Published& published, const Callback<ConversationInfo>& done);
@@ -326,8 +316,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   // --- engine_admin.cc
   ConversationPtr NewConversation(const std::string& owner, const std::string& id) const;
   ConversationPtr Find(const std::string& owner, const std::string& id) const;
-  // Puts it into the list: from here on requests find it.
-  void Enlist(const ConversationPtr& conversation);
+  void Enlist(const ConversationPtr& conversation);  // from here on requests find it
   // It is gone; requests that came for it meanwhile begin one anew.
   void ForgetConversation(const ConversationPtr& conversation);
   // Finds the conversation, has it loaded, then calls `then` (on this thread); errors go to `failed`.

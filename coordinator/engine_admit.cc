@@ -13,8 +13,6 @@
 namespace layover {
 namespace {
 
-// Ids around a divergence that `show` and the log give.
-constexpr int64_t kDivergenceContext = 10;
 // A head shared with another conversation is worth a fork from so many tokens on.
 constexpr int64_t kLeastSharedHead = 16;
 
@@ -382,21 +380,6 @@ void Engine::CountReuse(Turn& turn, const ReusePlan& plan) {
   const int64_t fed_before = plan.branch == nullptr ? 0 : std::min({plan.common, plan.branch->fed, prompt - 1});
   timings.recomputed_n = std::max<int64_t>(0, fed_before - plan.n);
   timings.prompt_n = prompt - timings.cache_n - timings.recomputed_n;
-}
-
-void Engine::NoteDivergence(Turn& turn, const ReusePlan& plan, const std::vector<int32_t>& target) {
-  if (plan.branch == nullptr || plan.branch != turn.branch) return;
-  const std::vector<int32_t>& had = plan.branch->path;
-  const int64_t at = plan.common;
-  if (at >= static_cast<int64_t>(had.size()) || at >= static_cast<int64_t>(target.size())) return;
-  const auto around = [at](const std::vector<int32_t>& ids) {
-    const int64_t begin = std::max<int64_t>(0, at - kDivergenceContext);
-    const int64_t end = std::min(static_cast<int64_t>(ids.size()), at + kDivergenceContext);
-    return std::vector<int32_t>(ids.begin() + begin, ids.begin() + end);
-  };
-  turn.conversation->divergence = Divergence{at, around(had), around(target)};
-  LogInfo("request {}: the prompt diverges at {} of {} held tokens: had {}, got {}", turn.id, at, had.size(),
-          had[static_cast<size_t>(at)], target[static_cast<size_t>(at)]);
 }
 
 }  // namespace layover

@@ -1,6 +1,8 @@
 // Which line of tokens a rendered prompt continues; forks and rewinds: what a conversation's line is, in the journal
 // first, then in memory.
 #include <algorithm>
+#include <span>
+#include <utility>
 
 #include "common/log.h"
 #include "common/status.h"
@@ -10,6 +12,21 @@
 #include "coordinator/text/held_ids.h"
 
 namespace layover {
+namespace {
+
+// Ids around a divergence that `show` and the log give.
+constexpr int64_t kDivergenceContext = 10;
+
+// A fork's journal and, if the source's image serves, its manifest; on the store thread.
+struct ForkFiles {
+  std::string store;
+  Journal::NewJournal fresh;
+  std::vector<int32_t> path;
+  int32_t fed = 0;
+  std::optional<Manifest> manifest;
+};
+
+}  // namespace
 
 int64_t Engine::HeldOf(const Branch& branch, const GenerationRequest& request) const {
   if (!request.is_rendered) return CommonPrefix(branch.path, request.prompt);
@@ -40,6 +57,21 @@ void Engine::UseHeldIds(Turn& turn) const {
     request.history_n = CommonTextOf(*parts_.tokenizer, line->path, history).held_n;
   }
   request.prompt = std::move(ids);
+}
+
+void Engine::NoteDivergence(Turn& turn, const ReusePlan& plan, const std::vector<int32_t>& target) {
+  if (plan.branch == nullptr || plan.branch != turn.branch) return;
+  const std::vector<int32_t>& had = plan.branch->path;
+  const int64_t at = plan.common;
+  if (at >= static_cast<int64_t>(had.size()) || at >= static_cast<int64_t>(target.size())) return;
+  const auto around = [at](const std::vector<int32_t>& ids) {
+    const int64_t begin = std::max<int64_t>(0, at - kDivergenceContext);
+    const int64_t end = std::min(static_cast<int64_t>(ids.size()), at + kDivergenceContext);
+    return std::vector<int32_t>(ids.begin() + begin, ids.begin() + end);
+  };
+  turn.conversation->divergence = Divergence{at, around(had), around(target)};
+  LogInfo("request {}: the prompt diverges at {} of {} held tokens: had {}, got {}", turn.id, at, had.size(),
+          had[static_cast<size_t>(at)], target[static_cast<size_t>(at)]);
 }
 
 void Engine::Rewind(std::string owner, std::string id, int64_t to, Callback<RewindResult> done) {

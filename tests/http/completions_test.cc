@@ -260,30 +260,6 @@ TEST_F(CompletionsTest, TheEngineIsAskedForWhatTheRequestSays) {
   EXPECT_FALSE(request.message_digest.IsZero());
 }
 
-TEST_F(CompletionsTest, AChatIsRenderedWithTheDateOfItsBeginning) {
-  std::vector<int64_t> rendered_at;
-  parts_.render_chat = [&, render = parts_.render_chat](const ChatRequest& request) {
-    rendered_at.push_back(request.now_unix_s);
-    return render(request);
-  };
-  service_.began["|old"] = 1500000000;
-  AnswerWith({});
-  StartServer();
-  const std::string body = R"({"messages":[{"role":"user","content":"a"}],"conversation_id":)";
-  Whole(kChat, body + R"("old"})");
-  Whole(kChat, body + R"("new"})");
-  Whole(kChat, body + "null}");
-  Whole(kText, R"({"prompt":"a","conversation_id":"old"})");
-  ASSERT_EQ(rendered_at.size(), 3u);
-  EXPECT_EQ(rendered_at[0], 1500000000);
-  EXPECT_GT(rendered_at[1], 1500000000);
-  for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(requests_[i].now_unix_s, rendered_at[i]) << "what a new conversation remembers";
-    EXPECT_TRUE(requests_[i].is_rendered);
-  }
-  EXPECT_FALSE(requests_[3].is_rendered) << "a prompt is literal";
-}
-
 TEST_F(CompletionsTest, DefaultsAreTheWholeContextAndADrawnSeed) {
   AnswerWith({});
   StartServer();
