@@ -8,7 +8,7 @@ import unittest
 from harness import DEMO_MODEL, Case, Server, ids, tiny_model, topology
 
 STAGES = ((1, "0-14"), (1, "15-29"))
-PIECES = (" t", "h", "e", "r", " a", "n")  # " the", "her", " an", … are tokens of their own
+PIECES = (" ", "t", "h", "e", "r", "a", "n")  # "th", " an", three spaces, … are tokens of their own
 QUESTION = {"role": "user", "content": "Say something."}
 NEXT = {"role": "user", "content": "And <|im_end|> then?"}  # what a user types stays text
 
@@ -36,16 +36,18 @@ class Histories(Case):
     def end(self):
         return self.encode("<|im_end|>")[0]
 
-    def speak(self, server, messages, conversation, max_tokens=24, end_bias=None, **fields):
-        """A turn in pieces, added to the messages. The ids that it leaves behind, those of the end token included."""
-        bias = {self.encode(piece)[0]: 100 for piece in PIECES}
-        if end_bias is not None:
-            bias[self.end()] = end_bias
+    def speak(self, server, messages, conversation, max_tokens=24, ends=False, **fields):
+        """A turn in pieces, added to the messages. The ids that it leaves behind, the end token's included if it `ends`
+        and is not cut."""
+        bias = {self.encode(piece)[0]: 90 for piece in PIECES}
+        bias[self.end()] = 96 if ends else -100
         prompt = self.encode(self.render(messages))
-        reply = server.chat(messages, conversation, max_tokens=max_tokens, logit_bias=bias, **fields)
+        reply = server.chat(messages, conversation, max_tokens=max_tokens, logit_bias=bias, temperature=1.5, seed=3 if ends else 0,
+                            **fields)
         messages.append({"role": "assistant", "content": reply["choices"][0]["message"]["content"]})
         said = ids(reply)
-        if reply["choices"][0]["finish_reason"] == "stop" and "stop" not in fields:
+        if ends:
+            self.assertEqual(reply["choices"][0]["finish_reason"], "stop")
             said = said + [self.end()]
         self.assertNotEqual(self.encode(messages[-1]["content"]), ids(reply), "the encoding alone would have kept it")
         return prompt + said
@@ -91,7 +93,7 @@ class Histories(Case):
         store = self.folder / "store"
         messages = [QUESTION]
         with Server(self.text(store), self.folder) as server:
-            held = self.speak(server, messages, "a", end_bias=100)
+            held = self.speak(server, messages, "a", ends=True)
             self.assertEqual(held[-1], self.end())
             self.assertEqual(server.get("/v1/kv/conversations/a").json["n_tokens"], len(held))
             messages.append(NEXT)
@@ -116,7 +118,7 @@ class Histories(Case):
         store = self.folder / "store"
         messages = [QUESTION]
         with Server(self.text(store), self.folder) as server:
-            held = self.speak(server, messages, "a", end_bias=100)
+            held = self.speak(server, messages, "a", ends=True)
             server.stop(signal.SIGKILL)
         messages.append(NEXT)
         with Server(self.text(store), self.folder, name="again") as server:
@@ -142,13 +144,13 @@ class Histories(Case):
     def test_without_an_id_and_on_a_side_line(self):
         with Server(self.text(sessions=4), self.folder) as server:
             messages = [QUESTION]
-            held = self.speak(server, messages, None, end_bias=100)
+            held = self.speak(server, messages, None, ends=True)
             self.go_on(server, None, held, messages + [NEXT], cache_n=len(held) - 1)
-            messages = [QUESTION]
-            held = self.speak(server, messages, "a", end_bias=100)
+            messages = [{"role": "user", "content": "Say another thing."}]
+            held = self.speak(server, messages, "a")
             side = [{"role": "system", "content": "You write titles of four words, and nothing else at all."},
                     {"role": "user", "content": "A title for a chat in which somebody is asked to say something."}]
-            title = self.speak(server, side, "a", end_bias=100)
+            title = self.speak(server, side, "a")
             self.assertEqual(server.get("/v1/kv/conversations/a").json["branches"], 2)
             self.go_on(server, "a", held, messages + [NEXT], cache_n=len(held) - 1)
             self.go_on(server, "a", title, side + [NEXT], cache_n=len(title) - 1)
@@ -156,7 +158,7 @@ class Histories(Case):
     def test_what_was_edited_is_not_kept_and_what_is_given_in_ids_is_literal(self):
         with Server(self.text(), self.folder) as server:
             messages = [QUESTION]
-            held = self.speak(server, messages, "a", end_bias=100)
+            held = self.speak(server, messages, "a")
             _, encoded = self.encode_after(held, messages + [NEXT])
             text = self.render(messages + [QUESTION])
             common = next(n for n in range(len(held)) if held[n] != encoded[n])
@@ -168,7 +170,7 @@ class Histories(Case):
             content = messages[-1]["content"]
             keep = next(n for n in range(common + 4, len(held)) if self.decode(held[n:n + 1]).startswith(" "))
             words = len(self.decode(held[:keep])) - len(self.render([QUESTION]))
-            held = self.speak(server, [QUESTION], "b", end_bias=100)
+            held = self.speak(server, [QUESTION], "b")
             edited = [QUESTION, {"role": "assistant", "content": content[:words] + " zebra"}, NEXT]
             reply = server.chat(edited, "b", max_tokens=2)
             self.assertEqual(reply["timings"]["cache_n"], keep)
@@ -205,14 +207,15 @@ class Histories(Case):
 
         with Server(text, self.folder) as server:
             turn(server, "a")
+            said_n = len(server.post("/tokenize", {"content": "<|im_start|>Say something.<|im_end|><|im_start|>"}).json["tokens"])
             began = server.get("/v1/kv/conversations/a").json["created_at"]
             while time.time() < began + 1:  # another second
                 pass
             self.assertEqual(turn(server, "a"), 1)
             self.assertEqual(server.post("/v1/kv/conversations/a/fork", {"new_id": "b"}).status, 200)
             self.assertEqual(turn(server, "b"), 1)
-            # The control: one that begins now has another date, and shares less.
-            self.assertGreater(turn(server, "another"), len(QUESTION["content"]))
+            # The control: one that begins now has another date, and shares no more than a part of that.
+            self.assertGreater(turn(server, "another"), said_n)
         with Server(text, self.folder, name="again") as server:
             for conversation in "ab":
                 self.assertEqual(turn(server, conversation), 1, conversation)
@@ -226,8 +229,8 @@ class Histories(Case):
                 model = tiny_model(folder, "--arch", kind)
                 text = topology(model, None, ((1, None),), context=1024)
                 with Server(text, self.folder, name=kind) as server:
-                    letters = {server.post("/tokenize", {"content": c}).json["tokens"][0]: 100 for c in "the "}
-                    reply = server.chat([QUESTION], "c", max_tokens=40, logit_bias=letters)
+                    letters = {server.post("/tokenize", {"content": c}).json["tokens"][0]: 100 for c in "aeint h"}
+                    reply = server.chat([QUESTION], "c", max_tokens=40, logit_bias=letters, temperature=1.5, seed=0)
                     content = reply["choices"][0]["message"]["content"]
                     self.assertLess(len(server.post("/tokenize", {"content": content}).json["tokens"]), 40)
                     held = server.get("/v1/kv/conversations/c").json["n_tokens"]

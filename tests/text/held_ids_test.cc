@@ -152,7 +152,7 @@ TEST_F(HeldIds, AWholeTurnIsKeptWhateverItsIds) {
     EXPECT_EQ(again.fresh_n, common.held_n);
   });
   EXPECT_GT(n_chats, 900);
-  EXPECT_GT(n_differ, n_chats * 4 / 5) << "the encoding alone would have kept them";
+  EXPECT_GT(n_differ, n_chats * 3 / 4) << "the encoding alone would have kept them";
 }
 
 TEST_F(HeldIds, ATurnCutAnywhereIsKeptToTheLastPlaceThatBothHave) {
