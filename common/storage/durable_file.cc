@@ -60,6 +60,10 @@ absl::Status SyncFolderFd(int fd, const std::string& path) {
   return Guarded(FaultKind::kSync, "sync folder", path, [&] { return fsync(fd); });
 }
 
+std::string NameOfFd(int fd) {
+  return fmt::format("/proc/self/fd/{}", fd);
+}
+
 // A store that is there already holds only what a store holds.
 absl::Status CheckLooksLikeStore(const std::string& store) {
   absl::StatusOr<std::vector<std::string>> names = ListFolder(store);
@@ -244,6 +248,27 @@ absl::Status PublishDurably(const std::string& from, const std::string& to) {
       result = 0;
     }
     return result;
+  }));
+  if (taken) return absl::AlreadyExistsError(ToAbsl(fmt::format("{} exists", to)));
+  return SyncFolder(std::string(DirName(to)));
+}
+
+absl::StatusOr<UniqueFd> OpenUnnamed(const std::string& folder) {
+  UniqueFd fd(open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kFileMode));
+  // Older kernels take it for the folder itself.
+  const bool unable = errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT;
+  if (!fd.valid() && unable) return FailedPrecondition("{}: its file system has no files without a name", folder);
+  if (!fd.valid()) return Failed("create a file in", folder, errno);
+  if (access(NameOfFd(fd.get()).c_str(), F_OK) != 0) return FailedPrecondition("/proc is not mounted");
+  return fd;
+}
+
+absl::Status PublishUnnamed(int fd, const std::string& to) {
+  bool taken = false;
+  RETURN_IF_ERROR(Guarded(FaultKind::kRename, "link", to, [&] {
+    const int result = linkat(AT_FDCWD, NameOfFd(fd).c_str(), AT_FDCWD, to.c_str(), AT_SYMLINK_FOLLOW);
+    taken = result != 0 && errno == EEXIST;
+    return taken ? 0 : result;
   }));
   if (taken) return absl::AlreadyExistsError(ToAbsl(fmt::format("{} exists", to)));
   return SyncFolder(std::string(DirName(to)));

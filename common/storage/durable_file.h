@@ -68,6 +68,11 @@ absl::Status RemoveEmptyFolder(const std::string& path);
 
 // Gives a file or folder its final name, which must be free (AlreadyExists), in the same file system.
 absl::Status PublishDurably(const std::string& from, const std::string& to);
+// A new file in `folder` that has no name: it goes when its descriptor does, however the process ends.
+// FailedPrecondition where the file system has no such files.
+absl::StatusOr<UniqueFd> OpenUnnamed(const std::string& folder);
+// Gives it its name, which must be free (AlreadyExists).
+absl::Status PublishUnnamed(int fd, const std::string& to);
 // Two folders get each other's name, in one step. FailedPrecondition where the file system cannot do that.
 absl::Status ExchangeDurably(const std::string& a, const std::string& b);
 // Another name for a file, in another folder of the same file system; leaves the folder's sync to the caller.

@@ -39,7 +39,7 @@ class PortableWriterImpl : public PortableWriter {
   absl::Status Begin(const PortableHeader& header, const std::string& head, uint64_t body_bytes) {
     RETURN_IF_ERROR(OpenTemporary());
     const std::string header_text = EncodePortableHeader(header);
-    RETURN_IF_ERROR(WriteAt(fd_.get(), temporary_, 0, header_text));
+    RETURN_IF_ERROR(WriteAt(fd_.get(), path_, 0, header_text));
     written_ = header_text.size();
     chunk_.resize(header.chunk_bytes + kChunkTrailerBytes);
     seal_.Bind(PortableBinding(header_text, ""));
@@ -66,21 +66,29 @@ class PortableWriterImpl : public PortableWriter {
 
   absl::StatusOr<uint64_t> Finish() override {
     LAYOVER_CHECK(left_ == 0);
-    RETURN_IF_ERROR(SyncFile(fd_.get(), temporary_));
-    RETURN_IF_ERROR(PublishDurably(temporary_, file_));
+    RETURN_IF_ERROR(SyncFile(fd_.get(), path_));
+    RETURN_IF_ERROR(temporary_.empty() ? PublishUnnamed(fd_.get(), file_) : PublishDurably(temporary_, file_));
     temporary_.clear();
     return written_;
   }
 
  private:
+  // A file without a name, which no crash leaves behind; a temporary one where the file system has no such files.
   absl::Status OpenTemporary() {
+    absl::StatusOr<UniqueFd> unnamed = OpenUnnamed(std::string(DirName(file_)));
+    path_ = file_;
+    if (unnamed.ok()) {
+      fd_ = *std::move(unnamed);
+      return absl::OkStatus();
+    }
+    if (!absl::IsFailedPrecondition(unnamed.status())) return unnamed.status();
     uint32_t number;
     const Bytes32 random = RandomSalt32();
     std::memcpy(&number, random.data(), sizeof(number));
     const std::string name = fmt::format("{}.{:08x}{}", file_, number, kTemporarySuffix);
     fd_ = UniqueFd(open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!fd_.valid()) return ErrnoStatus(errno, fmt::format("create {}", name));
-    temporary_ = name;
+    path_ = temporary_ = name;
     return absl::OkStatus();
   }
 
@@ -96,7 +104,7 @@ class PortableWriterImpl : public PortableWriter {
     const std::span<uint8_t, kChunkTrailerBytes> trailer(chunk_.data() + fill_, kChunkTrailerBytes);
     RETURN_IF_ERROR(seal_.Seal(MakeChunkNonce(part_, counter_, left_ == 0), data, trailer));
     const std::string_view bytes(reinterpret_cast<const char*>(chunk_.data()), fill_ + kChunkTrailerBytes);
-    RETURN_IF_ERROR(WriteAt(fd_.get(), temporary_, written_, bytes));
+    RETURN_IF_ERROR(WriteAt(fd_.get(), path_, written_, bytes));
     written_ += bytes.size();
     fill_ = 0;
     ++counter_;
@@ -105,7 +113,8 @@ class PortableWriterImpl : public PortableWriter {
 
   const std::string file_;
   ChunkSeal seal_;
-  std::string temporary_;  // empty: none is left to remove
+  std::string path_;       // what errors name
+  std::string temporary_;  // empty: there is none to remove
   UniqueFd fd_;
   uint64_t written_ = 0;
   std::vector<uint8_t> chunk_;  // a piece and its trailer

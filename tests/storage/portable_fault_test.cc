@@ -109,6 +109,31 @@ TEST_F(TransferFaultTest, AFailureAtAnyMomentLeavesAllOrNothing) {
   }
 }
 
+TEST_F(TransferFaultTest, AKilledExportLeavesNothingOrAWholeFile) {
+  const std::string copy = temp_.path() + "/copy";
+  const auto body = [&] {
+    ExportConversation(here_, ConversationFolder("ann", "fork"), copy, SampleKey()).IgnoreError();
+  };
+  const int points = CountFaultPoints(body);
+  fs::remove(copy);
+  // Without files that have no name a temporary one may stay.
+  const bool may_stay = absl::IsFailedPrecondition(OpenUnnamed(temp_.path()).status());
+  int whole = 0;
+  for (int k = 1; k <= points; ++k) {
+    ASSERT_FALSE(RunWithFault("kill:" + std::to_string(k), body)) << k;
+    for (const auto& entry : fs::directory_iterator(temp_.path())) {
+      const bool known = entry.path() == here_ || entry.path() == there_ || entry.path() == file_ || entry.path() == copy;
+      EXPECT_TRUE(known || may_stay) << k << ": " << entry.path();
+    }
+    if (!fs::exists(copy)) continue;
+    EXPECT_OK(PortableReader::Open(copy, SampleKey()));
+    fs::remove(copy);
+    ++whole;
+  }
+  EXPECT_GT(whole, 0);
+  EXPECT_LT(whole, points);
+}
+
 TEST_F(TransferFaultTest, AFailedExportLeavesNoFile) {
   const std::string copy = temp_.path() + "/copy";
   const std::string folder = ConversationFolder("ann", "fork");
