@@ -2,8 +2,10 @@
 #ifndef LAYOVER_COORDINATOR_CLOCKS_H_
 #define LAYOVER_COORDINATOR_CLOCKS_H_
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 
 namespace layover {
 
@@ -19,6 +21,12 @@ inline double MsBetween(std::chrono::steady_clock::time_point begin, std::chrono
 }
 inline int64_t MsSince(std::chrono::steady_clock::time_point start) {
   return static_cast<int64_t>(MsBetween(start, std::chrono::steady_clock::now()));
+}
+
+// How long silence is borne: so long, or less where a test says so (LAYOVER_SILENT_MS).
+inline std::chrono::milliseconds BoundOfSilence(int limit_ms) {
+  static const char* const lower = std::getenv("LAYOVER_SILENT_MS");
+  return std::chrono::milliseconds(lower == nullptr ? limit_ms : std::clamp(std::atoi(lower), 1, limit_ms));
 }
 
 }  // namespace layover

@@ -7,6 +7,7 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "common/storage/file_names.h"
+#include "coordinator/clocks.h"
 #include "coordinator/setup.h"
 
 namespace layover {
@@ -152,16 +153,25 @@ int Engine::PollTimeoutMs() const {
 
 void Engine::OnTimer() {
   next_timer_ = Clock::now() + std::chrono::milliseconds(kTimerMs);
-  for (auto& [number, transfer] : transfers_) {
-    if (transfer.kind != TransferKind::kSave || transfer.committing || !transfer.status.ok()) continue;
-    if (Clock::now() - transfer.last_sign < std::chrono::milliseconds(limits::kSaveSilentMs)) continue;
-    AbortSave(transfer, number, Internal("the save made no progress for {} ms", limits::kSaveSilentMs));
-  }
+  AbortSilentSaves();
   if (Clock::now() >= next_expiry_) {
     next_expiry_ = Clock::now() + std::chrono::milliseconds(limits::kExpiryIntervalMs);
     ExpireImages();
   }
   UpdateGauges();
+}
+
+void Engine::AbortSilentSaves() {
+  const auto bound = BoundOfSilence(limits::kSaveSilentMs);
+  std::vector<uint64_t> silent;
+  for (const auto& [number, transfer] : transfers_) {
+    if (transfer.kind != TransferKind::kSave || transfer.committing || !transfer.status.ok()) continue;
+    if (Clock::now() - transfer.last_sign >= bound) silent.push_back(number);
+  }
+  for (const uint64_t number : silent) {
+    AbortSave(transfers_.at(number), number, DeadlineExceeded("the save made no progress for {} ms", bound.count()));
+    CommitIfComplete(number);  // where only its proof was missing
+  }
 }
 
 void Engine::UpdateHealth() {
@@ -176,10 +186,7 @@ void Engine::UpdateHealth() {
     }
   }
   std::vector<SlotInfo> slots;
-  if (pipeline_ != nullptr) {
-    SettleSlots();
-    slots = DescribeSlots();
-  }
+  if (pipeline_ != nullptr) slots = DescribeSlots();
   report.status = draining_ ? "draining" : all_up ? "ok" : !identity_known_ && !any_down ? "loading" : "degraded";
   std::lock_guard<std::mutex> lock(health_mutex_);
   health_ = std::move(report);
@@ -201,19 +208,13 @@ void Engine::UpdateGauges() {
   for (const auto& [id, turn] : turns_) running += turn->phase != TurnPhase::kQueued ? 1 : 0;
   parts_.metrics->SetRequestsRunning(running);
   parts_.metrics->SetRequestsQueued(static_cast<int64_t>(queue_.size()));
-  std::map<ConversationState, int64_t> counts;
-  int64_t device = 0;
-  for (const auto& [key, conversation] : conversations_) {
-    const ConversationInfo info = InfoOf(*conversation, false);
-    ++counts[info.state];
-    device += info.bytes_device;
-  }
+  tally_.Settle([this](const Conversation& conversation) { return TallyOf(conversation); });
   for (ConversationState state : {ConversationState::kActive, ConversationState::kIdle, ConversationState::kParked,
                                   ConversationState::kSaved, ConversationState::kSaving, ConversationState::kRestoring}) {
-    parts_.metrics->SetConversations(state, counts[state]);
+    parts_.metrics->SetConversations(state, tally_.Count(state));
   }
-  parts_.metrics->SetConversationBytes(StateTier::kDevice, device);
-  const int64_t disk = StoreBytes();
+  const int64_t disk = store_ == nullptr ? 0 : tally_.disk_bytes() + CatalogBytes();
+  parts_.metrics->SetConversationBytes(StateTier::kDevice, tally_.device_bytes());
   parts_.metrics->SetConversationBytes(StateTier::kHost, parked_bytes_);
   parts_.metrics->SetConversationBytes(StateTier::kDisk, disk);
   parts_.metrics->SetStoreBytes(disk);
@@ -245,6 +246,7 @@ void Engine::OnStageLost(int stage, const absl::Status& why) {
   // Every session is gone. What ran goes back to the queue and on from the store or the journal's tokens.
   pipeline_->Reset();
   turn_of_session_.clear();
+  for (Slot& slot : slots_held_) slot.session = 0;
   parked_bytes_ = 0;
   ForEachBranch([](const ConversationPtr&, Branch& branch) {
     branch.session = 0;

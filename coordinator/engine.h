@@ -28,6 +28,7 @@
 #include "coordinator/catalog.h"
 #include "coordinator/conversation/conversation.h"
 #include "coordinator/conversation/save_plan.h"
+#include "coordinator/conversation/tally.h"
 #include "coordinator/metrics.h"
 #include "coordinator/pipeline.h"
 #include "coordinator/service.h"
@@ -84,8 +85,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   using Clock = std::chrono::steady_clock;
   using ConversationPtr = std::shared_ptr<Conversation>;
 
-  // The session holds the state; 0 with an error. Whoever asked gives it to a branch.
-  using RestoredCallback = std::function<void(absl::StatusOr<RestoreResult>, SessionId)>;
+  using RestoredCallback = std::function<void(absl::StatusOr<RestoreResult>, SessionId)>;  // whoever asked gives it to a branch
   enum class TransferKind { kSave, kRestore, kPark, kUnpark };
 
   // Which state of `conversation` is wanted back.
@@ -148,6 +148,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   void Loop();
   int PollTimeoutMs() const;
   void OnTimer();
+  void AbortSilentSaves();
   void UpdateHealth();
   void UpdateGauges();
   void OnStagesUp() override;
@@ -238,7 +239,6 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   // --- engine_budget.cc
   static int64_t BytesOfFile(const std::string& path);  // 0: there is none
   int64_t CatalogBytes() const;
-  int64_t StoreBytes() const;
   // Which images go so that `bytes` more fit into the budget; nothing if they cannot.
   std::optional<std::vector<ConversationPtr>> ImagesToGiveUp(int64_t bytes, const Conversation* except) const;
   void GiveUpImage(const ConversationPtr& conversation, std::string_view why);
@@ -261,6 +261,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   void CommitSave(uint64_t number);
   Published PublishManifest(const std::string& store, const std::string& folder, Manifest manifest, Journal& journal);
   Manifest MakeManifest(const Transfer& save) const;
+  LayerBytes BytesOfLayers() const;
   void TakeCommitted(Transfer& save, std::shared_ptr<const Manifest> manifest);
   void EndSave(uint64_t number, absl::StatusOr<SaveResult> result);
   void AbortSave(Transfer& save, uint64_t number, absl::Status why);
@@ -297,7 +298,6 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
     SessionId session = 0;
     int64_t task = -1;                         // the turn that runs or ran last in it
   };
-  std::vector<Held> LiveBranches() const;
   // use(conversation, branch): those with an id first.
   template <typename Use>
   void ForEachBranch(Use use) const {
@@ -307,27 +307,26 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
     for (const auto& [key, conversation] : conversations_) each(conversation);
     for (const ConversationPtr& conversation : anonymous_) each(conversation);
   }
-  void SettleSlots();
+  // The session's place: the one it has, else `wish` if that is free, else the lowest; null: there is none.
+  Slot* HoldSlot(SessionId session, int wish = -1);
   std::vector<SlotInfo> DescribeSlots() const;
-  Held InSlot(const std::string& owner, int slot);
+  Held InSlot(const std::string& owner, int slot) const;
   void SaveAs(const ConversationPtr& target, SessionId session, bool fresh, const Callback<SaveResult>& done);
   void PutInSlot(const std::string& owner, int slot, SessionId session);
 
   // --- engine_admin.cc
   ConversationPtr NewConversation(const std::string& owner, const std::string& id) const;
-  ConversationPtr Find(const std::string& owner, const std::string& id) const;
+  ConversationPtr Find(const std::string& owner, const std::string& id);
   void Enlist(const ConversationPtr& conversation);  // from here on requests find it
-  // It is gone; requests that came for it meanwhile begin one anew.
   void ForgetConversation(const ConversationPtr& conversation);
-  // Finds the conversation, has it loaded, then calls `then` (on this thread); errors go to `failed`.
   void WithLoaded(const std::string& owner, const std::string& id, std::function<void(absl::Status)> failed,
                   std::function<void(const ConversationPtr&)> then);
   absl::Status CheckStoreReady() const;
   absl::Status CheckAtRest(const Conversation& conversation) const;
-  // Nothing of it is held that could be saved, parked or forked: 409, but no question of identity.
   static absl::Status NoState(const Conversation& conversation, std::string_view what);
   ConversationInfo InfoOf(const Conversation& conversation, bool everything) const;
   BranchInfo InfoOf(const Conversation& conversation, const Branch& branch) const;
+  Tally::Entry TallyOf(const Conversation& conversation) const;
   void SaveCatalogRow(const Conversation& conversation);
   void BeginShutdown(std::function<void(absl::Status)> done);
   void ContinueShutdown();
@@ -356,14 +355,14 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
 
   // The engine's thread.
   std::unique_ptr<StoreLock> lock_;
-  // These two belong to the store thread after the start.
-  std::unique_ptr<Catalog> catalog_;
+  std::unique_ptr<Catalog> catalog_;           // the store thread's after the start, as the next
   SegmentNames segment_names_;
   std::unique_ptr<StageGroup> stages_;
   std::unique_ptr<Pipeline> pipeline_;
   ModelIdentity identity_;
   bool identity_known_ = false;
   std::map<std::pair<std::string, std::string>, ConversationPtr> conversations_;  // (owner, id)
+  Tally tally_;                                // of conversations_
   std::list<ConversationPtr> anonymous_;       // live only; most recently used first
   std::map<GenerationId, std::unique_ptr<Turn>> turns_;
   std::list<GenerationId> queue_;

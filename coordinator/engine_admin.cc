@@ -48,13 +48,17 @@ Engine::ConversationPtr Engine::NewConversation(const std::string& owner, const 
   return conversation;
 }
 
-Engine::ConversationPtr Engine::Find(const std::string& owner, const std::string& id) const {
+// For whoever may change it.
+Engine::ConversationPtr Engine::Find(const std::string& owner, const std::string& id) {
   const auto found = conversations_.find({owner, id});
-  return found == conversations_.end() ? nullptr : found->second;
+  if (found == conversations_.end()) return nullptr;
+  tally_.Touch(found->second);
+  return found->second;
 }
 
 void Engine::Enlist(const ConversationPtr& conversation) {
   conversations_[{conversation->owner, conversation->id}] = conversation;
+  tally_.Touch(conversation);
   const std::lock_guard lock(began_mutex_);
   began_[{conversation->owner, conversation->id}] = conversation->created_at;
 }
@@ -65,7 +69,9 @@ int64_t Engine::BeganAt(const std::string& owner, const std::string& id) const {
   return found == began_.end() ? 0 : found->second;
 }
 
+// It is gone; requests that came for it meanwhile begin one anew.
 void Engine::ForgetConversation(const ConversationPtr& conversation) {
+  tally_.Forget(*conversation);
   conversations_.erase({conversation->owner, conversation->id});
   {
     const std::lock_guard lock(began_mutex_);
@@ -78,6 +84,7 @@ void Engine::ForgetConversation(const ConversationPtr& conversation) {
   }
 }
 
+// Finds the conversation, has it loaded, then calls `then` (on this thread); errors go to `failed`.
 void Engine::WithLoaded(const std::string& owner, const std::string& id, std::function<void(absl::Status)> failed,
                         std::function<void(const ConversationPtr&)> then) {
   const ConversationPtr conversation = Find(owner, id);
@@ -90,6 +97,7 @@ void Engine::WithLoaded(const std::string& owner, const std::string& id, std::fu
   }
 }
 
+// Nothing of it is held that could be saved, parked or forked: 409, but no question of identity.
 absl::Status Engine::NoState(const Conversation& conversation, std::string_view what) {
   return WithPart(FailedPrecondition("conversation {} holds no {}", conversation.id, what), {.code = "no_state"});
 }
@@ -143,24 +151,33 @@ BranchInfo Engine::InfoOf(const Conversation& conversation, const Branch& branch
   return info;
 }
 
-ConversationInfo Engine::InfoOf(const Conversation& conversation, bool everything) const {
-  ConversationInfo info;
-  info.id = conversation.id;
+Tally::Entry Engine::TallyOf(const Conversation& conversation) const {
+  Tally::Entry entry;
   bool live = false, parked = false;
   for (const auto& branch : conversation.branches) {
     parked = parked || branch->parked != 0;
-    info.bytes_host += branch->parked_bytes;
     if (branch->session == 0) continue;
     live = true;
-    info.bytes_device += LiveBytes(*parts_.shape, parts_.plan->kv_type, pipeline_->ledger(), *branch);
+    entry.device_bytes += LiveBytes(*parts_.shape, parts_.plan->kv_type, pipeline_->ledger(), *branch);
   }
-  info.state = conversation.saving      ? ConversationState::kSaving
-               : conversation.restoring > 0 ? ConversationState::kRestoring
-               : conversation.Active()  ? ConversationState::kActive
-               : live                     ? ConversationState::kIdle
-               : parked                   ? ConversationState::kParked
-               : conversation.HasImage()  ? ConversationState::kSaved
-                                          : ConversationState::kIdle;
+  entry.warm = live || parked || conversation.Active() || conversation.Busy();
+  entry.state = conversation.saving          ? ConversationState::kSaving
+                : conversation.restoring > 0 ? ConversationState::kRestoring
+                : conversation.Active()      ? ConversationState::kActive
+                : live                       ? ConversationState::kIdle
+                : parked                     ? ConversationState::kParked
+                : conversation.HasImage()    ? ConversationState::kSaved
+                                             : ConversationState::kIdle;
+  return entry;
+}
+
+ConversationInfo Engine::InfoOf(const Conversation& conversation, bool everything) const {
+  ConversationInfo info;
+  info.id = conversation.id;
+  const Tally::Entry now = TallyOf(conversation);
+  info.state = now.state;
+  info.bytes_device = now.device_bytes;
+  for (const auto& branch : conversation.branches) info.bytes_host += branch->parked_bytes;
   info.n_tokens = conversation.trunk().path.empty() ? conversation.journalled_n
                                                     : static_cast<int64_t>(conversation.trunk().path.size());
   if (conversation.manifest != nullptr) {
@@ -246,6 +263,7 @@ void Engine::Delete(std::string owner, std::string id, DoneCallback done) {
           }
           done(status);
           AdmitQueued();
+          ContinueShutdown();
         });
   });
 }
@@ -317,6 +335,10 @@ void Engine::BeginShutdown(std::function<void(absl::Status)> done) {
 void Engine::ContinueShutdown() {
   const bool moving = !transfers_.empty() || evictions_in_flight_ > 0 || give_ups_in_flight_ > 0;
   if (!shutdown_done_ || !turns_.empty() || moving || shutdown_saving_) return;
+  // A restore, rewind, fork or deletion that was asked for before ends first.
+  for (const auto& [key, conversation] : conversations_) {
+    if (conversation->Busy()) return;
+  }
   if (store_ != nullptr && store_->save != SavePolicy::kManual) {
     for (const auto& [key, conversation] : conversations_) {
       const bool unsaved = std::any_of(conversation->branches.begin(), conversation->branches.end(),

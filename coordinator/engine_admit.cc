@@ -133,14 +133,11 @@ bool Engine::LoadIfNeeded(const ConversationPtr& conversation) {
   store_thread_->Do(
       [store, folder]() -> Loaded {
         Loaded loaded;
-        auto image = LoadConversation(store, folder);
-        if (!image.ok()) return {image.status()};
-        std::optional<JournalBound> bound;
-        if (image->manifest_status.ok()) bound = image->manifest->journal;
-        loaded.image = std::make_shared<ConversationImage>(std::move(*image));
-        auto journal = Journal::Open(ConversationPath(store, folder), bound);
-        if (journal.ok()) loaded.files->journal = std::move(*journal);
-        loaded.status = journal.status();
+        auto open = LoadAndOpen(store, folder);
+        if (!open.ok()) return {open.status()};
+        loaded.image = std::make_shared<ConversationImage>(std::move(open->image));
+        loaded.files->journal = std::move(open->journal);
+        loaded.status = loaded.image->journal_status;
         return loaded;
       },
       [this, conversation](Loaded loaded) {
@@ -360,17 +357,12 @@ Branch* Engine::TakeBranch(Conversation& conversation, const ReusePlan& plan) {
 
 // The turn's branch goes on with this session; what it had before is closed.
 void Engine::GiveSession(Turn& turn, SessionId session) {
-  const int wish = turn.request.id_slot;
-  if (wish >= 0 && wish < static_cast<int>(slots_held_.size())) {
-    SettleSlots();
-    const auto has = [&](const Slot& slot) { return slot.session == session; };
-    Slot& slot = slots_held_[static_cast<size_t>(wish)];
-    if (slot.session == 0 && std::none_of(slots_held_.begin(), slots_held_.end(), has)) slot.session = session;
-  }
   if (turn.branch->session != session) CloseBranch(*turn.conversation, *turn.branch);
   turn.branch->session = session;
+  turn.branch->not_parked = 0;
   turn.session = session;
   turn_of_session_[session] = turn.id;
+  if (Slot* const slot = HoldSlot(session, turn.request.id_slot); slot != nullptr) slot->task = static_cast<int64_t>(turn.id);
 }
 
 void Engine::CountReuse(Turn& turn, const ReusePlan& plan) {

@@ -5,7 +5,6 @@
 // journal, manifest and folder, and of the catalog.
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <optional>
 
 #include "common/limits.h"
@@ -16,34 +15,6 @@
 #include "coordinator/engine.h"
 
 namespace layover {
-namespace {
-
-// Segments by their place in the store, and by how many manifests each is needed.
-class SegmentCount {
- public:
-  void Add(const Conversation& conversation) {
-    if (conversation.manifest == nullptr) return;
-    for (const ManifestSegment& segment : conversation.manifest->segments) {
-      if (++counts_[Key(conversation, segment)] == 1) bytes_ += static_cast<int64_t>(segment.bytes);
-    }
-  }
-  void Remove(const Conversation& conversation) {
-    if (conversation.manifest == nullptr) return;
-    for (const ManifestSegment& segment : conversation.manifest->segments) {
-      if (--counts_[Key(conversation, segment)] == 0) bytes_ -= static_cast<int64_t>(segment.bytes);
-    }
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  static std::string Key(const Conversation& conversation, const ManifestSegment& segment) {
-    return JoinPath(segment.folder.empty() ? conversation.folder : segment.folder, segment.file);
-  }
-  std::map<std::string, int> counts_;
-  int64_t bytes_ = 0;
-};
-
-}  // namespace
 
 int64_t Engine::BytesOfFile(const std::string& path) {
   std::error_code error;
@@ -60,23 +31,12 @@ int64_t Engine::CatalogBytes() const {
   return bytes;
 }
 
-int64_t Engine::StoreBytes() const {
-  if (store_ == nullptr) return 0;
-  SegmentCount segments;
-  int64_t meta = CatalogBytes();
-  for (const auto& [key, conversation] : conversations_) {
-    segments.Add(*conversation);
-    meta += conversation->MetaBytes();
-  }
-  return segments.bytes() + meta;
-}
-
 std::optional<std::vector<Engine::ConversationPtr>> Engine::ImagesToGiveUp(int64_t bytes, const Conversation* except) const {
   SegmentCount segments;
   int64_t meta = CatalogBytes();
   std::vector<ConversationPtr> candidates;
   for (const auto& [key, conversation] : conversations_) {
-    segments.Add(*conversation);
+    segments.Add(conversation->folder, conversation->manifest.get());
     meta += conversation->MetaBytes();
     const bool pinned = std::find(store_->pin.begin(), store_->pin.end(), conversation->id) != store_->pin.end();
     const bool wanted = std::any_of(conversation->branches.begin(), conversation->branches.end(),
@@ -95,7 +55,7 @@ std::optional<std::vector<Engine::ConversationPtr>> Engine::ImagesToGiveUp(int64
   std::vector<ConversationPtr> leaving;
   for (const ConversationPtr& candidate : candidates) {
     if (segments.bytes() + meta + bytes <= budget) return leaving;
-    segments.Remove(*candidate);
+    segments.Remove(candidate->folder, candidate->manifest.get());
     leaving.push_back(candidate);
   }
   if (segments.bytes() + meta + bytes <= budget) return leaving;
@@ -104,6 +64,7 @@ std::optional<std::vector<Engine::ConversationPtr>> Engine::ImagesToGiveUp(int64
 
 void Engine::GiveUpImage(const ConversationPtr& conversation, std::string_view why) {
   ++give_ups_in_flight_;
+  tally_.Touch(conversation);
   // Its journal must be open, to bind the generation that holds nothing.
   const Task go_on = [this, conversation, why = std::string(why)] { GiveUpLoaded(conversation, why); };
   if (LoadIfNeeded(conversation)) {

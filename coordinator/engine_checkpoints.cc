@@ -78,11 +78,10 @@ void Engine::DropCheckpointsFrom(Conversation& conversation, Branch& branch, int
 
 bool Engine::DropLeastCheckpoint() {
   Held oldest;
-  for (const Held& held : LiveBranches()) {
-    if (held.branch->checkpoints.empty()) continue;
-    const bool older = oldest.branch == nullptr || held.branch->last_used_ms < oldest.branch->last_used_ms;
-    if (older) oldest = held;
-  }
+  ForEachBranch([&oldest](const ConversationPtr& conversation, Branch& branch) {
+    if (branch.session == 0 || branch.checkpoints.empty()) return;
+    if (oldest.branch == nullptr || branch.last_used_ms < oldest.branch->last_used_ms) oldest = {conversation, &branch};
+  });
   if (oldest.branch == nullptr) return false;
   DropCheckpoint(*oldest.conversation, *oldest.branch, 0);
   return true;

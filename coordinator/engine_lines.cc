@@ -110,6 +110,7 @@ void Engine::Rewind(std::string owner, std::string id, int64_t to, Callback<Rewi
             }
             done(RewindResult{conversation->id, to});
             AdmitQueued();
+            ContinueShutdown();
           });
     });
   });
@@ -167,7 +168,7 @@ Manifest Engine::ForkManifest(const Conversation& source, const Conversation& ta
     });
   });
   manifest.branches = {std::move(branch)};
-  CountLive(&manifest, [this](int layer) { return TokenBytes(layer); });
+  CountLive(&manifest, BytesOfLayers());
   return manifest;
 }
 
@@ -200,7 +201,7 @@ void Engine::ForkInto(const ConversationPtr& source, const std::string& new_id, 
     const int64_t n = std::min(CommonPrefix(pipeline_->tokens(trunk.session), line.path), fork->journalled_n);
     const auto held = static_cast<int64_t>(pipeline_->tokens(trunk.session).size());
     if (const int64_t at = DeepestState(cut_, n, held, PositionsOf(trunk.checkpoints)); at > 0) {
-      if (const auto session = ForkBranch(trunk, at); session.ok()) line.session = *session;
+      if (const auto session = ForkBranch(trunk, at); session.ok()) HoldSlot(line.session = *session);
     }
   }
   Enlist(fork);
@@ -241,6 +242,7 @@ void Engine::TakeFork(const ConversationPtr& fork, const ConversationPtr& source
     ForgetConversation(fork);
     done(status);
     AdmitQueued();
+    ContinueShutdown();
     return;
   }
   line.turn = 0;
@@ -260,6 +262,7 @@ void Engine::TakeFork(const ConversationPtr& fork, const ConversationPtr& source
   SaveCatalogRow(*fork);
   done(InfoOf(*fork, true));
   AdmitQueued();
+  ContinueShutdown();
 }
 
 }  // namespace layover

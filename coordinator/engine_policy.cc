@@ -109,7 +109,8 @@ bool Engine::Evict(const Held& held, bool at_once) {
   Branch& branch = *held.branch;
   if (!at_once) {
     const int before = evictions_in_flight_;
-    if (MakeRoomToPark(ParkBytes(branch))) {
+    const bool may_park = branch.not_parked != branch.session;
+    if (may_park && MakeRoomToPark(ParkBytes(branch))) {
       if (BeginPark(held.conversation, branch, nullptr).ok()) return false;
     } else if (evictions_in_flight_ > before) {
       return false;  // room to park will be there
@@ -126,6 +127,9 @@ void Engine::CloseBranch(Conversation& conversation, Branch& branch) {
   DropCheckpointsFrom(conversation, branch, 0);
   parts_.metrics->Evicted(StateTier::kDevice);
   pipeline_->Close(branch.session);
+  for (Slot& slot : slots_held_) {
+    if (slot.session == branch.session) slot.session = 0;
+  }
   branch.session = 0;
 }
 
@@ -244,7 +248,13 @@ void Engine::EndPark(uint64_t number) {
       InUse(branch) || branch.session != transfer.session || pipeline_->tokens(branch.session) != transfer.parked_tokens;
   if (!transfer.status.ok() || wanted) {
     stages_->SendOrdered(wire::DropPark{number});
-    if (transfer.status.ok()) transfer.status = Aborted("conversation {} is in use", transfer.conversation->id);
+    if (transfer.status.ok()) {
+      transfer.status = Aborted("conversation {} is in use", transfer.conversation->id);
+    } else {
+      // Whoever needs its place saves it or lets it go; the next failure would be the same.
+      branch.not_parked = transfer.session;
+      LogWarning("conversation {}: not parked: {}", transfer.conversation->folder, ToStd(transfer.status.message()));
+    }
   } else {
     DropParked(branch);
     branch.parked = number;

@@ -90,6 +90,7 @@ void Engine::TakeRestored(Conversation& conversation, SessionId session) {
   CloseBranch(conversation, trunk);
   DropParked(trunk);
   trunk.session = session;
+  HoldSlot(session);
   trunk.last_used_ms = SteadyMs();
   // The journal's tokens beyond the image stay the conversation's: the next request reads them again.
   const std::vector<int32_t>& held = pipeline_->tokens(session);
@@ -107,8 +108,12 @@ void Engine::BeginRestore(const RestoreWish& wish, ProgressCallback progress, Re
     return;
   }
   ++conversation->restoring;
+  if (!conversation->anonymous()) tally_.Touch(conversation);
   store_thread_->Do(
-      [store = store_->dir, folder = conversation->folder] { return LoadConversation(store, folder); },
+      [store = store_->dir, folder = conversation->folder, files = conversation->files] {
+        const bool open = files != nullptr && files->journal != nullptr;
+        return open ? LoadBeside(store, folder, *files->journal) : LoadConversation(store, folder);
+      },
       [this, wish, progress = std::move(progress), done = std::move(done)](absl::StatusOr<ConversationImage> image) {
         absl::Status status = image.status();
         if (status.ok()) status = RestoreFromImage(wish, std::make_shared<ConversationImage>(std::move(*image)), progress, done);
@@ -284,7 +289,7 @@ void Engine::OnRestored(uint64_t number) {
     Transfer& proved = found->second;
     proved.proves_exact = row == *proved.proof;
     if (!proved.proves_exact && proved.numerics == stages_->numerics()) {
-      proved.status = WithPart(DataLoss("manifest.json: the probe row after the restored state is {}, the save's was {}", row.Hex(),
+      proved.status = WithPart(DataLoss("manifest.json: proof: the row after the restored state is {}, the save's was {}", row.Hex(),
                                         proved.proof->Hex()),
                                {.file = std::string(kManifestName), .field = "proof"});
     }

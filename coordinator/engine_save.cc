@@ -205,9 +205,11 @@ void Engine::SendSave(const ConversationPtr& conversation, SavePlan plan, Progre
   transfer.save_done = std::move(done);
   transfer.plan = std::move(plan);
   conversation->saving = true;
+  tally_.Touch(conversation);
   if (transfer.plan.cuts.empty()) {
     // Only what is named changes: no stage has anything to write.
     transfer.receipts = stages_->n_stages();
+    ProbeForProof(number);
     CommitIfComplete(number);
     return;
   }
@@ -310,8 +312,8 @@ void Engine::AbortSave(Transfer& transfer, uint64_t number, absl::Status why) {
   if (!transfer.status.ok()) return;
   transfer.status = std::move(why);
   LogWarning("save {} of conversation {} aborted: {}", number, transfer.conversation->folder, ToStd(transfer.status.message()));
-  for (int stage = 0; stage < stages_->n_stages(); ++stage) {
-    stages_->SendTo(stage, wire::AbortSave{number, transfer.paths[static_cast<size_t>(stage)]});
+  for (size_t stage = 0; stage < transfer.paths.size(); ++stage) {
+    stages_->SendTo(static_cast<int>(stage), wire::AbortSave{number, transfer.paths[stage]});
   }
 }
 
@@ -340,8 +342,17 @@ Manifest Engine::MakeManifest(const Transfer& save) const {
                                  .bytes = static_cast<uint64_t>(receipt.bytes),
                                  .index_digest = receipt.index_digest});
   }
-  CountLive(&manifest, [this](int layer) { return TokenBytes(layer); });
+  CountLive(&manifest, BytesOfLayers());
   return manifest;
+}
+
+LayerBytes Engine::BytesOfLayers() const {
+  const auto kind = [this](int layer) { return parts_.shape->layers[static_cast<size_t>(layer)].kind; };
+  return {.per_token = [this, kind](int layer) { return kind(layer) == LayerKind::kFullAttention ? TokenBytes(layer) : 0; },
+          .per_checkpoint = [this, kind](int layer) -> uint64_t {
+            if (kind(layer) == LayerKind::kRecurrent) return RecurrentStateBytes(*parts_.shape);
+            return kind(layer) == LayerKind::kSlidingWindow ? TokenBytes(layer) * static_cast<uint64_t>(parts_.shape->window) : 0;
+          }};
 }
 
 // The commit, on the store thread, where everything that removes segments happens too: so what the manifest takes from

@@ -10,35 +10,18 @@
 
 namespace layover {
 
-std::vector<Engine::Held> Engine::LiveBranches() const {
-  std::vector<Held> live;
-  ForEachBranch([&](const ConversationPtr& conversation, Branch& branch) {
-    if (branch.session != 0) live.push_back({conversation, &branch});
-  });
-  return live;
-}
-
-// Sessions that went leave their places; new ones take the lowest that is free.
-void Engine::SettleSlots() {
-  const std::vector<Held> live = LiveBranches();
-  const auto is_live = [&](SessionId session) {
-    return std::any_of(live.begin(), live.end(), [&](const Held& held) { return held.branch->session == session; });
+Engine::Slot* Engine::HoldSlot(SessionId session, int wish) {
+  const auto with = [this](SessionId held) {
+    return std::find_if(slots_held_.begin(), slots_held_.end(), [held](const Slot& slot) { return slot.session == held; });
   };
-  for (Slot& slot : slots_held_) {
-    if (slot.session != 0 && !is_live(slot.session)) slot.session = 0;
+  if (const auto own = with(session); own != slots_held_.end()) return &*own;
+  auto place = with(0);
+  if (wish >= 0 && wish < static_cast<int>(slots_held_.size()) && slots_held_[static_cast<size_t>(wish)].session == 0) {
+    place = slots_held_.begin() + wish;
   }
-  for (const Held& held : live) {
-    const SessionId session = held.branch->session;
-    const auto has = [&](const Slot& slot) { return slot.session == session; };
-    if (std::any_of(slots_held_.begin(), slots_held_.end(), has)) continue;
-    const auto free = std::find_if(slots_held_.begin(), slots_held_.end(), [](const Slot& slot) { return slot.session == 0; });
-    if (free != slots_held_.end()) free->session = session;
-  }
-  for (const auto& [session, turn] : turn_of_session_) {
-    for (Slot& slot : slots_held_) {
-      if (slot.session == session) slot.task = static_cast<int64_t>(turn);
-    }
-  }
+  if (place == slots_held_.end()) return nullptr;
+  place->session = session;
+  return &*place;
 }
 
 std::vector<SlotInfo> Engine::DescribeSlots() const {
@@ -59,13 +42,14 @@ std::vector<SlotInfo> Engine::DescribeSlots() const {
 }
 
 // What the owner holds in a slot; no branch: nothing.
-Engine::Held Engine::InSlot(const std::string& owner, int slot) {
-  SettleSlots();
+Engine::Held Engine::InSlot(const std::string& owner, int slot) const {
   const SessionId session = slots_held_[static_cast<size_t>(slot)].session;
-  for (const Held& held : LiveBranches()) {
-    if (session != 0 && held.branch->session == session && held.conversation->owner == owner) return held;
-  }
-  return {};
+  Held held;
+  if (session == 0) return held;
+  ForEachBranch([&](const ConversationPtr& conversation, Branch& branch) {
+    if (branch.session == session && conversation->owner == owner) held = {conversation, &branch};
+  });
+  return held;
 }
 
 void Engine::SaveSlot(std::string owner, int slot, std::string id, Callback<SaveResult> done) {
@@ -136,6 +120,7 @@ void Engine::SaveAs(const ConversationPtr& target, SessionId session, bool fresh
           forget(*branch);
           done(written.status);
           AdmitQueued();
+          ContinueShutdown();
           return;
         }
         branch->turn = written.turn;
@@ -145,6 +130,7 @@ void Engine::SaveAs(const ConversationPtr& target, SessionId session, bool fresh
           done(std::move(result));
         });
         AdmitQueued();
+        ContinueShutdown();
       });
 }
 
@@ -185,7 +171,9 @@ void Engine::PutInSlot(const std::string& owner, int slot, SessionId session) {
   line.last_used_ms = SteadyMs();
   anonymous_.push_front(conversation);
   slots_held_[static_cast<size_t>(slot)].session = session;
-  if (before.branch != nullptr && !InUse(*before.branch)) Evict(before, false);
+  if (before.branch == nullptr) return;
+  if (!InUse(*before.branch)) Evict(before, false);
+  if (before.branch->session != 0) HoldSlot(before.branch->session);
 }
 
 void Engine::EraseSlot(std::string owner, int slot, Callback<int64_t> done) {
@@ -201,7 +189,6 @@ void Engine::EraseSlot(std::string owner, int slot, Callback<int64_t> done) {
     }
     const auto n = static_cast<int64_t>(pipeline_->tokens(held.branch->session).size());
     CloseBranch(*held.conversation, *held.branch);
-    SettleSlots();
     done(n);
     AdmitQueued();
   });

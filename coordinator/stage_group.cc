@@ -15,6 +15,7 @@
 #include "common/limits.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "coordinator/clocks.h"
 
 namespace layover {
 namespace {
@@ -89,7 +90,7 @@ absl::Status StageGroup::Spawn(Stage& stage) {
   stage.configured = false;
   stage.progress = 0;
   stage.fault.clear();
-  stage.last_sign = Clock::now();
+  stage.last_sign = stage.last_heard = Clock::now();
   return absl::OkStatus();
 }
 
@@ -182,6 +183,7 @@ void StageGroup::TakeMessage(const std::string& routing_id, const wire::Envelope
   const int index = std::visit([](const auto& m) { return static_cast<int>(m.stage); }, message);
   if (index < 0 || index >= n_stages()) return;
   Stage& stage = stages_[static_cast<size_t>(index)];
+  stage.last_heard = Clock::now();
 
   if (const auto* hello = std::get_if<wire::Hello>(&message)) {
     if (hello->pid != stage.status.pid || stage.configured) return;  // of a process that is gone
@@ -261,15 +263,20 @@ void StageGroup::ReapDead() {
 
 void StageGroup::KillHung(bool work_due) {
   const Clock::time_point now = Clock::now();
+  const auto bound = BoundOfSilence(limits::kStageSilentMs);
+  // Whoever did not listen cannot say that the others were silent: what they sent meanwhile is still on its way.
+  const bool was_away = now - std::exchange(last_look_, now) > bound / 3;
   for (Stage& stage : stages_) {
     if (stage.pidfd < 0) continue;
+    if (was_away) stage.last_sign = stage.last_heard = now;
     const bool loading = stage.status.state != StageState::kUp;
     if (!loading && !work_due) stage.last_sign = now;
-    const auto limit = std::chrono::milliseconds(loading ? limits::kStageLoadDeadlineMs : limits::kStageSilentMs);
-    if (now - stage.last_sign < limit) continue;
-    LogError("stage {} (pid {}) makes no progress: killed", stage.status.stage, stage.status.pid);
+    const auto limit = loading ? std::chrono::milliseconds(limits::kStageLoadDeadlineMs) : bound;
+    const bool stopped = !loading && now - stage.last_heard >= bound;
+    if (now - stage.last_sign < limit && !stopped) continue;
+    LogError("stage {} (pid {}) {}: killed", stage.status.stage, stage.status.pid, stopped ? "is silent" : "makes no progress");
     kill(stage.status.pid, SIGKILL);
-    stage.last_sign = now;
+    stage.last_sign = stage.last_heard = now;
   }
 }
 

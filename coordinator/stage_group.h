@@ -5,7 +5,8 @@
 //  - One sequence of ordered messages goes to all stages; `epoch` rises when any stage is lost, and everything of the
 //    old epoch (messages, frames, results) is dropped on both sides.
 //  - A lost stage is restarted alone; the others only forget their sessions (Reset).
-//  - A worker is known dead by its pidfd, known hung by a progress counter that stands still while work is due.
+//  - A worker is known dead by its pidfd, known hung by a progress counter that stands still while work is due, or by
+//    heartbeats that do not come any more.
 #ifndef LAYOVER_COORDINATOR_STAGE_GROUP_H_
 #define LAYOVER_COORDINATOR_STAGE_GROUP_H_
 
@@ -85,6 +86,7 @@ class StageGroup {
     bool configured = false;
     uint64_t progress = 0;
     Clock::time_point last_sign;            // of progress, or of anything while no work is due
+    Clock::time_point last_heard;           // of any message
     std::deque<Clock::time_point> restarts; // within the last hour
     std::string fault;                      // what it said before it died
   };
@@ -113,6 +115,7 @@ class StageGroup {
   std::vector<Stage> stages_;
   std::vector<Digest> weight_digests_;
   std::string numerics_;
+  Clock::time_point last_look_ = Clock::now();  // of KillHung
   bool shutting_down_ = false;
 };
 

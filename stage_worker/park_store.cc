@@ -1,8 +1,10 @@
 #include "stage_worker/park_store.h"
 
 #include <algorithm>
+#include <new>
 
 #include "common/status.h"
+#include "common/storage/fault_point.h"
 
 namespace layover {
 namespace {
@@ -21,6 +23,8 @@ int32_t PlaceOf(const StatePiece& piece) {
 absl::StatusOr<std::shared_ptr<const ParkImage>> ParkImage::Copy(Device& device, const StatePieces& pieces,
                                                                  const StageSession& session,
                                                                  const std::vector<wire::StateAt>& checkpoints) {
+  FaultPoint point(FaultKind::kCopy, "host memory");
+  if (point.error() != 0) return ErrnoStatus(point.error(), "copy into host memory");
   const auto image = std::make_shared<ParkImage>();
   const auto length = static_cast<int64_t>(session.tokens.size());
   image->tokens_ = session.tokens;
@@ -33,14 +37,20 @@ absl::StatusOr<std::shared_ptr<const ParkImage>> ParkImage::Copy(Device& device,
   };
   const StateTables tables{session.pages, session.window_pages, session.state_slot};
   RETURN_IF_ERROR(pieces.CheckTables(length, tables));
-  keep(pieces.Rows(0, length), tables);
-  keep(pieces.StateAt(length), tables);
-  for (const wire::StateAt& checkpoint : checkpoints) {
-    const StateTables at{session.pages, checkpoint.window_pages, checkpoint.slot};
-    RETURN_IF_ERROR(pieces.CheckTables(checkpoint.position, at));
-    keep(pieces.StateAt(checkpoint.position), at);
+  try {
+    keep(pieces.Rows(0, length), tables);
+    keep(pieces.StateAt(length), tables);
+    for (const wire::StateAt& checkpoint : checkpoints) {
+      const StateTables at{session.pages, checkpoint.window_pages, checkpoint.slot};
+      RETURN_IF_ERROR(pieces.CheckTables(checkpoint.position, at));
+      keep(pieces.StateAt(checkpoint.position), at);
+    }
+  } catch (const std::bad_alloc&) {
+    (void)stream->Synchronize();  // what is copied still writes into the image
+    return ResourceExhausted("the host has no memory for the image of {} tokens", length);
   }
   RETURN_IF_ERROR(stream->Synchronize());
+  point.Done();
   return image;
 }
 

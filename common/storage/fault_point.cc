@@ -17,14 +17,14 @@
 namespace layover {
 namespace {
 
-enum class Mode { kOff, kKill, kKillBefore, kTorn, kFail, kTrace };
+enum class Mode { kOff, kKill, kKillBefore, kTorn, kFail, kHold, kTrace };
 
 struct Plan {
   Mode mode = Mode::kOff;
   uint64_t at = 0;  // counted from 1
   bool from_there_on = false;
   int fail_with = 0;
-  std::string trace_file;
+  std::string file;     // of kTrace and kHold
   std::string program;  // count only here, if not empty
   std::string match;    // count only paths that contain it, if not empty
   uint64_t reached = 0;
@@ -41,7 +41,7 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// "kill:12", "eio:3+", "trace:/a/b". Anything else stops the program: a test that asks for a fault must get it.
+// "kill:12", "eio:3+", "hold:2:/a/b", "trace:/a/b". Anything else stops the program: a test that asks for a fault must get it.
 Plan ReadPlan() {
   Plan fresh;
   const std::string text = Environment("LAYOVER_FAULT");
@@ -54,7 +54,7 @@ Plan ReadPlan() {
   std::string argument = text.substr(colon + 1);
   if (verb == "trace") {
     fresh.mode = Mode::kTrace;
-    fresh.trace_file = argument;
+    fresh.file = argument;
     return fresh;
   }
   if (verb == "kill") fresh.mode = Mode::kKill;
@@ -62,6 +62,13 @@ Plan ReadPlan() {
   if (verb == "torn") fresh.mode = Mode::kTorn;
   if (verb == "eio") fresh.mode = Mode::kFail, fresh.fail_with = EIO;
   if (verb == "enospc") fresh.mode = Mode::kFail, fresh.fail_with = ENOSPC;
+  if (verb == "hold") {
+    const size_t second = argument.find(':');
+    LAYOVER_CHECK(second != std::string::npos);
+    fresh.mode = Mode::kHold;
+    fresh.file = argument.substr(second + 1);
+    argument.resize(second);
+  }
   if (argument.ends_with('+')) {
     fresh.from_there_on = true;
     argument.pop_back();
@@ -79,9 +86,16 @@ Plan ReadPlan() {
 void AppendTrace(FaultKind kind, std::string_view path) {
   const std::string line =
       fmt::format("{} {} {}\n", own_program.empty() ? "-" : own_program, FaultKindName(kind), path);
-  const int fd = open(plan.trace_file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+  const int fd = open(plan.file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
   LAYOVER_CHECK(fd >= 0 && write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size()));
   close(fd);
+}
+
+void HoldUntilGone(const std::string& file) {
+  const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  LAYOVER_CHECK(fd >= 0);
+  close(fd);
+  while (access(file.c_str(), F_OK) == 0) usleep(1000);
 }
 
 }  // namespace
@@ -100,6 +114,8 @@ std::string_view FaultKindName(FaultKind kind) {
       return "truncate";
     case FaultKind::kMkdir:
       return "mkdir";
+    case FaultKind::kCopy:
+      return "copy";
   }
   return "";
 }
@@ -118,7 +134,7 @@ void ResetFaultPoints() {
 FaultPoint::FaultPoint(FaultKind kind, std::string_view path) {
   if (state.load(std::memory_order_relaxed) == kOff) return;
   if (state.load() == kUnread) ResetFaultPoints();
-  const std::lock_guard<std::mutex> lock(plan_mutex);
+  std::unique_lock<std::mutex> lock(plan_mutex);
   if (plan.mode == Mode::kOff) return;
   if (!plan.program.empty() && plan.program != own_program) return;
   if (!plan.match.empty() && path.find(plan.match) == std::string_view::npos) return;
@@ -139,6 +155,12 @@ FaultPoint::FaultPoint(FaultKind kind, std::string_view path) {
     case Mode::kKill:
       kill_after_ = true;
       return;
+    case Mode::kHold: {
+      const std::string file = plan.file;
+      lock.unlock();
+      HoldUntilGone(file);
+      return;
+    }
     default:
       error_ = plan.fail_with;
       half_ = is_write;

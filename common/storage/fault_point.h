@@ -1,5 +1,6 @@
 // Where a storage operation can be made to fail or the process to die, so that tests can visit every moment of a save.
-// Every write, sync, rename, unlink, truncate and mkdir of the storage code passes one of these.
+// Every write, sync, rename, unlink, truncate and mkdir of the storage code passes one of these, and so does a session's
+// copy into host memory.
 //
 // Off (one atomic load) unless the environment has LAYOVER_FAULT:
 //   kill:K        SIGKILL to this process right after the K-th operation (counted from 1)
@@ -7,6 +8,7 @@
 //   torn:K        in the middle of it: a write puts down its first half only; other operations as killbefore
 //   eio:K         the K-th operation fails with EIO and is not done (a write may have put down its first half)
 //   enospc:K      the same with ENOSPC
+//   hold:K:FILE   the K-th operation makes FILE and waits until somebody removes it; other threads go on
 //   trace:FILE    every operation appends a line "PROGRAM KIND PATH" to FILE
 // LAYOVER_FAULT_PROGRAM=NAME counts only in the process that calls itself so (SetFaultProgram),
 // LAYOVER_FAULT_MATCH=TEXT only operations whose path contains TEXT. eio and enospc with "K+" fail the K-th and every
@@ -18,7 +20,7 @@
 
 namespace layover {
 
-enum class FaultKind { kWrite, kSync, kRename, kUnlink, kTruncate, kMkdir };
+enum class FaultKind { kWrite, kSync, kRename, kUnlink, kTruncate, kMkdir, kCopy };
 std::string_view FaultKindName(FaultKind kind);
 
 // What LAYOVER_FAULT_PROGRAM is compared with: "layover", "stage-1". Call it once, early.

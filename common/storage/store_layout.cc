@@ -1,6 +1,7 @@
 #include "common/storage/store_layout.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "common/log.h"
@@ -36,8 +37,10 @@ absl::Status JudgeManifest(const ConversationImage& image) {
       fmt::format("generation {} is not the one that the journal says was saved", manifest.generation));
 }
 
+using JournalReader = std::function<absl::StatusOr<Journal::Inspection>(const std::optional<JournalBound>&)>;
+
 // Reads the manifest, then the journal that it binds, then lets the journal judge the manifest.
-void ReadBoth(const std::string& path, ConversationImage* image) {
+void ReadBoth(const std::string& path, const JournalReader& read_journal, ConversationImage* image) {
   absl::StatusOr<ParsedManifest> parsed = ReadManifest(path);
   std::optional<JournalBound> bound;
   if (parsed.ok()) {
@@ -46,13 +49,13 @@ void ReadBoth(const std::string& path, ConversationImage* image) {
     const bool own = ConversationFolder(image->manifest->owner, image->manifest->id) == image->folder;
     if (own) bound = image->manifest->journal;
   }
-  absl::StatusOr<Journal::Inspection> journal = Journal::Inspect(path, bound);
+  absl::StatusOr<Journal::Inspection> journal = read_journal(bound);
   if (!journal.ok() && bound.has_value()) {
     // A whole journal that knows this generation, but with another manifest, is not to blame for a foreign one's bound.
     absl::StatusOr<Journal::Inspection> alone = Journal::Inspect(path, std::nullopt);
     if (alone.ok() && alone->torn_bytes == 0 && image->manifest->generation <= alone->state.highest_generation &&
         !alone->state.Accepts(image->manifest->generation, image->manifest_digest)) {
-      journal = std::move(alone);
+      journal = read_journal(std::nullopt);
     }
   }
   image->journal_status = journal.status();
@@ -65,6 +68,30 @@ void ReadBoth(const std::string& path, ConversationImage* image) {
   image->missing_saved =
       image->manifest_status.ok() && (!saved.has_value() || saved->generation != image->manifest->generation ||
                                       saved->manifest != image->manifest_digest);
+}
+
+absl::StatusOr<ConversationImage> Load(const std::string& path, const std::string& folder,
+                                       const JournalReader& read_journal) {
+  ConversationImage image;
+  image.folder = folder;
+  ASSIGN_OR_RETURN(image.files, ListFolder(path));
+  ReadBoth(path, read_journal, &image);
+  const bool from_journal = image.journal_status.ok();
+  if (from_journal) {
+    image.owner = image.journal.state.owner;
+    image.id = image.journal.state.id;
+    image.next_generation = image.journal.state.highest_generation + 1;
+  } else if (image.manifest.has_value()) {
+    image.owner = image.manifest->owner;
+    image.id = image.manifest->id;
+  }
+  if (image.manifest.has_value())
+    image.next_generation = std::max(image.next_generation, image.manifest->generation + 1);
+  for (const std::string& file : image.files) {
+    const std::optional<SegmentName> name = ParseSegmentFileName(file);
+    if (name.has_value()) image.next_generation = std::max(image.next_generation, name->generation + 1);
+  }
+  return image;
 }
 
 // What one conversation contributes.
@@ -157,27 +184,27 @@ absl::StatusOr<std::vector<std::string>> ListConversationFolders(const std::stri
 }
 
 absl::StatusOr<ConversationImage> LoadConversation(const std::string& store, const std::string& folder) {
-  ConversationImage image;
-  image.folder = folder;
   const std::string path = ConversationPath(store, folder);
-  ASSIGN_OR_RETURN(image.files, ListFolder(path));
-  ReadBoth(path, &image);
-  const bool from_journal = image.journal_status.ok();
-  if (from_journal) {
-    image.owner = image.journal.state.owner;
-    image.id = image.journal.state.id;
-    image.next_generation = image.journal.state.highest_generation + 1;
-  } else if (image.manifest.has_value()) {
-    image.owner = image.manifest->owner;
-    image.id = image.manifest->id;
-  }
-  if (image.manifest.has_value())
-    image.next_generation = std::max(image.next_generation, image.manifest->generation + 1);
-  for (const std::string& file : image.files) {
-    const std::optional<SegmentName> name = ParseSegmentFileName(file);
-    if (name.has_value()) image.next_generation = std::max(image.next_generation, name->generation + 1);
-  }
-  return image;
+  return Load(path, folder, [&](const std::optional<JournalBound>& bound) { return Journal::Inspect(path, bound); });
+}
+
+absl::StatusOr<OpenConversation> LoadAndOpen(const std::string& store, const std::string& folder) {
+  const std::string path = ConversationPath(store, folder);
+  OpenConversation open;
+  const auto read = [&](const std::optional<JournalBound>& bound) -> absl::StatusOr<Journal::Inspection> {
+    ASSIGN_OR_RETURN(open.journal, Journal::Open(path, bound));
+    return Journal::Inspection{open.journal->state(), open.journal->bound(), 0};
+  };
+  ASSIGN_OR_RETURN(open.image, Load(path, folder, read));
+  return open;
+}
+
+absl::StatusOr<ConversationImage> LoadBeside(const std::string& store, const std::string& folder,
+                                             const Journal& journal) {
+  const auto held = [&](const std::optional<JournalBound>&) -> absl::StatusOr<Journal::Inspection> {
+    return Journal::Inspection{journal.state(), journal.bound(), 0};
+  };
+  return Load(ConversationPath(store, folder), folder, held);
 }
 
 absl::StatusOr<SegmentPlace> PlaceOfSegment(const std::string& store, const std::string& folder,

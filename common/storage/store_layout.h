@@ -40,6 +40,14 @@ struct ConversationImage {
   int64_t next_generation = 1;     // above every number that was ever used here
 };
 absl::StatusOr<ConversationImage> LoadConversation(const std::string& store, const std::string& folder);
+// The same for one that is to be appended to: Journal::Open reads the journal, once, and mends its torn tail.
+struct OpenConversation {
+  ConversationImage image;
+  std::unique_ptr<Journal> journal;  // null unless image.journal_status is ok
+};
+absl::StatusOr<OpenConversation> LoadAndOpen(const std::string& store, const std::string& folder);
+// The same while its journal is open: what that holds is not read again, only the manifest.
+absl::StatusOr<ConversationImage> LoadBeside(const std::string& store, const std::string& folder, const Journal& journal);
 
 // How a segment that a manifest names is opened: path and all that is expected of it.
 struct SegmentPlace {

@@ -63,6 +63,7 @@ struct Branch {
   std::optional<Digest> parked_proof;  // the probe row after that image
   uint64_t lent = 0;             // another branch's session with the same tokens, from which this one is to be saved
   bool moving = false;           // its session is being parked, or saved to make room
+  uint64_t not_parked = 0;       // the session, if a park of it failed: not tried again before the next request for it
   Turn* running = nullptr;       // the turn that extends it now
   int64_t last_used_ms = 0;      // monotonic
   SavedBranch saved;

@@ -141,10 +141,18 @@ SavePlan PlanSave(const Manifest* previous, int64_t generation, std::span<const 
   return plan;
 }
 
-void CountLive(Manifest* manifest, const std::function<uint64_t(int layer)>& bytes_per_token) {
+void CountLive(Manifest* manifest, const LayerBytes& bytes) {
   // Rows that two branches share are named by both with the same beginning: counted once.
   std::map<SegmentKey, std::map<int32_t, int32_t>> rows;
+  std::map<SegmentKey, std::set<int32_t>> checkpoints;
   for (const ManifestBranch& branch : manifest->branches) {
+    std::vector<int32_t> positions = branch.checkpoints;
+    positions.push_back(branch.n_tokens);
+    for (const ChainLink& link : branch.chain) {
+      for (const int32_t position : positions) {
+        if (link.begin < position && position <= link.end) checkpoints[{link.folder, link.generation}].insert(position);
+      }
+    }
     for (const ChainLink& link : branch.chain) {
       int32_t& end = rows[{link.folder, link.generation}][link.begin];
       end = std::max(end, link.end);
@@ -162,20 +170,35 @@ void CountLive(Manifest* manifest, const std::function<uint64_t(int layer)>& byt
       }
     }
     uint64_t per_token = sizeof(int32_t);  // its id
-    for (int layer = segment.layer_begin; layer < segment.layer_end; ++layer) per_token += bytes_per_token(layer);
-    segment.live_bytes = std::min(segment.bytes, tokens * per_token);
+    uint64_t per_checkpoint = 0;
+    for (int layer = segment.layer_begin; layer < segment.layer_end; ++layer) {
+      per_token += bytes.per_token(layer);
+      per_checkpoint += bytes.per_checkpoint(layer);
+    }
+    const uint64_t n_checkpoints = checkpoints[{segment.folder, segment.generation}].size();
+    segment.live_bytes = std::min(segment.bytes, tokens * per_token + n_checkpoints * per_checkpoint);
   }
 }
 
 bool WantsCompaction(const Manifest& manifest, CutAt cut) {
   const int most_pieces = cut == CutAt::kAnywhere ? limits::kMostSegmentsPerStage : limits::kMostPiecesWithStates;
-  std::map<int32_t, int> pieces;  // by stage
+  const auto mostly_dead = [](const ManifestSegment& segment) {
+    return segment.bytes >= limits::kLeastCompactedBytes && segment.live_bytes * 2 < segment.bytes;
+  };
+  struct Stage {
+    int pieces = 0;
+    ManifestSegment sum;
+  };
+  std::map<int32_t, Stage> stages;
   for (const ManifestSegment& segment : manifest.segments) {
     if (!segment.folder.empty()) continue;  // another conversation's
-    if (++pieces[segment.stage] > most_pieces) return true;
-    if (cut == CutAt::kAnywhere && segment.bytes >= limits::kLeastCompactedBytes && segment.live_bytes * 2 < segment.bytes) return true;
+    Stage& stage = stages[segment.stage];
+    if (++stage.pieces > most_pieces) return true;
+    stage.sum.bytes += segment.bytes;
+    stage.sum.live_bytes += segment.live_bytes;
+    if (cut == CutAt::kAnywhere && mostly_dead(segment)) return true;
   }
-  return false;
+  return std::any_of(stages.begin(), stages.end(), [&](const auto& entry) { return mostly_dead(entry.second.sum); });
 }
 
 }  // namespace layover

@@ -53,12 +53,18 @@ struct SavePlan {
 SavePlan PlanSave(const Manifest* previous, int64_t generation, std::span<const BranchState> states,
                   const SharedImage* shared, CutAt cut, bool whole);
 
-// Rows that a segment serves, and how many of its payload bytes that is: fills `tokens` and `live_bytes` of every
-// segment from the chains. bytes_per_token(layer): K and V.
-void CountLive(Manifest* manifest, const std::function<uint64_t(int layer)>& bytes_per_token);
+// What a layer keeps: K and V rows of every token, and what there is at a checkpoint only (states, rows of a window).
+struct LayerBytes {
+  std::function<uint64_t(int layer)> per_token;
+  std::function<uint64_t(int layer)> per_checkpoint;
+};
 
-// Whether so much of the image is dead, or it is in so many pieces, that it should be written anew. With checkpoints each
-// piece holds states of its own, which the next one makes dead: fewer pieces, and their rows alone do not tell.
+// What a segment serves, and how many of its payload bytes that is: fills `tokens` and `live_bytes` of every segment from
+// the chains. A checkpoint is counted where the rows before it are, although it may have been written later.
+void CountLive(Manifest* manifest, const LayerBytes& bytes);
+
+// Whether so much of the image is dead, or it is in so many pieces, that it should be written anew. With checkpoints fewer
+// pieces, as each holds states of its own; and a stage's segments are looked at together, see CountLive.
 bool WantsCompaction(const Manifest& manifest, CutAt cut);
 
 }  // namespace layover

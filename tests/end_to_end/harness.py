@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -19,6 +20,8 @@ from http.client import HTTPConnection
 
 SOURCE = pathlib.Path(os.environ.get("LAYOVER_SOURCE", pathlib.Path(__file__).resolve().parents[2]))
 BIN = pathlib.Path(os.environ.get("LAYOVER_BIN", SOURCE / "build" / "bin")).resolve()
+# What a program built with sanitizers says when it finds something.
+SANITIZER = re.compile(r"(WARNING|ERROR): (Thread|Address|Leak)Sanitizer|: runtime error: ")
 DEMO_MODEL = SOURCE / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -91,6 +94,8 @@ class Server:
         code = self.process.wait(timeout=timeout_s)
         self.process.stdout.close()
         self.process = None
+        if report := SANITIZER.search(self.log_text()):
+            raise AssertionError(f"{self.log_path.name}: " + self.log_text()[report.start():report.start() + 6000])
         return code
 
     def kill(self):
@@ -205,6 +210,28 @@ def process_io(pid):
         key, value = line.split(": ")
         values[key] = int(value)
     return values
+
+
+class Hold:
+    """Stops one thread of one program at one operation on a file, until release(); see common/storage/fault_point.h."""
+
+    def __init__(self, folder, program, match, operation=1):
+        self.file = pathlib.Path(folder) / "held"
+        self.env = {"LAYOVER_FAULT": f"hold:{operation}:{self.file}", "LAYOVER_FAULT_PROGRAM": program, "LAYOVER_FAULT_MATCH": match}
+
+    def wait(self):
+        wait_until(self.file.exists, "nothing came to the place where it is held")
+
+    def release(self):
+        self.file.unlink()
+
+
+def wait_until(condition, otherwise, timeout_s=60):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(otherwise)
+        time.sleep(0.01)
 
 
 class Case(unittest.TestCase):

@@ -1,8 +1,10 @@
 """Lines of a conversation: branches, forks, rewinds, parked images, proofs. The control is always the same requests,
 greedy, on a server that was never interrupted and read everything afresh."""
+import shutil
 import unittest
 
-from harness import Case, Server, ids, tiny_model, topology
+import rewrite_store
+from harness import Case, Server, ids, process_io, tiny_model, topology
 
 PROMPT = [20 + i % 290 for i in range(200)]
 STAGES = ((1, "0-1"), (1, "2-3"))
@@ -185,6 +187,74 @@ class Lines(Case):
             self.assertEqual(server.post("/v1/kv/conversations/a/save").json["n_tokens"], 215)
         with Server(self.text(self.folder / "parked"), self.folder, name="p2") as server:
             self.assertEqual(server.post("/v1/kv/conversations/a/restore", {"prove": True}).json["proof"], "bit-exact")
+
+    def test_a_wrong_proof_is_refused(self):
+        store, changed = self.folder / "store", self.folder / "changed"
+        with Server(self.text(store), self.folder) as server:
+            said = self.go_on(server, PROMPT, "a")
+            server.post("/v1/kv/conversations/a/save")
+        shutil.copytree(store, changed)
+        # One value is another, and every digest is right again: only the arithmetic can tell.
+        rewrite_store.change_one_value(changed)
+        with Server(self.text(changed), self.folder, name="changed") as server:
+            self.assertEqual(server.post("/v1/kv/conversations/a/restore").status, 200)
+            live = server.get("/v1/kv/conversations/a").json["bytes_device"]
+            reply = server.post("/v1/kv/conversations/a/restore", {"prove": True})
+            self.assertEqual((reply.status, reply.json["error"]["field"]), (422, "proof"), reply.body)
+            # What was live is live still, and nobody else is touched.
+            shown = server.get("/v1/kv/conversations/a").json
+            self.assertEqual((shown["state"], shown["bytes_device"]), ("idle", live))
+            self.assertIn("proof", shown["last_error"])
+            self.go_on(server, [9] + PROMPT, "b")
+        with Server(self.text(changed).replace("min_free: 0", "min_free: 0, prove: true"), self.folder, name="always") as server:
+            # A request that would begin there reads its tokens again.
+            self.go_on(server, PROMPT + said + [3], "a", restored_n=0, cache_n=0, recomputed_n=215)
+
+    def test_a_save_that_only_names_other_rows_is_proved_too(self):
+        store = self.folder / "store"
+        with Server(self.text(store), self.folder) as server:
+            self.go_on(server, PROMPT, "a")
+            server.post("/v1/kv/conversations/a/save")
+            server.post("/v1/kv/conversations/a/rewind", {"to": 128})
+            saved = server.post("/v1/kv/conversations/a/save").json
+            self.assertEqual((saved["n_tokens"], saved["bytes_written"]), (128, 0))
+        with Server(self.text(store), self.folder, name="again") as server:
+            self.assertEqual(server.post("/v1/kv/conversations/a/restore", {"prove": True}).json["proof"], "bit-exact")
+
+    def test_a_park_that_always_fails_is_not_tried_for_ever(self):
+        env = {"LAYOVER_FAULT": "enospc:1+", "LAYOVER_FAULT_PROGRAM": "stage-1", "LAYOVER_FAULT_MATCH": "host memory"}
+        with Server(self.text(self.folder / "store", sessions=1), self.folder, env=env) as server:
+            said = self.go_on(server, PROMPT, "a")
+            self.assertEqual(server.post("/v1/kv/conversations/a/park").status, 507)
+            self.assertEqual(server.get("/v1/kv/conversations/a").json["state"], "idle")
+            # Who needs its place saves it instead; nobody tries to park it again as it is.
+            self.go_on(server, [9] + PROMPT, "b")
+            self.assertEqual(server.log_text().count("not parked"), 1)
+            self.go_on(server, PROMPT + said + [9], "a", restored_n=215, recomputed_n=0)
+            self.assertEqual(server.log_text().count("not parked"), 2)
+
+    def test_a_restore_reads_the_journal_once(self):
+        store = self.folder / "store"
+        lines = [[20 + i] + [20 + (i + j) % 290 for j in range(1900)] for i in range(16)]
+        with Server(self.text(store), self.folder) as server:
+            for line in lines:
+                server.complete(line, "a", max_tokens=0)
+        journal = next(store.glob("c/*/journal")).stat().st_size
+        with Server(self.text(store), self.folder, name="again") as server:
+            before = process_io(server.process.pid)["rchar"]
+            reply = server.complete(lines[-1] + [7], "a", max_tokens=1)
+            self.assertEqual(reply["timings"]["restored_n"], 1901)
+            read = process_io(server.process.pid)["rchar"] - before
+            # The request and what the stages say are in it as well.
+            self.assertGreater(read, journal)
+            self.assertLess(read, 1.7 * journal)
+
+    def test_one_larger_than_the_ram_budget_stays_live(self):
+        with Server(self.text(park="100KiB"), self.folder) as server:
+            said = self.go_on(server, PROMPT, "a")
+            reply = server.post("/v1/kv/conversations/a/park")
+            self.assertEqual((reply.status, "ram_budget" in reply.body.decode()), (507, True), reply.body)
+            self.go_on(server, PROMPT + said + [9], "a", cache_n=215)
 
     def test_a_divergence_is_told(self):
         with Server(self.text(self.folder / "store"), self.folder) as server:

@@ -136,6 +136,18 @@ class StoreRoom(Case):
         with Server(self.text(save="manual"), self.folder, name="last") as server:
             self.assertEqual(server.post("/v1/kv/conversations/c/restore").json["n_tokens"], 200)
 
+    def test_what_cannot_be_saved_when_it_must_leave_is_read_again(self):
+        env = {"LAYOVER_FAULT": "eio:1+", "LAYOVER_FAULT_PROGRAM": "stage-1", "LAYOVER_FAULT_MATCH": ".seg"}
+        with Server(self.text(save="evict", sessions=1), self.folder, env=env) as server:
+            control = server.complete(self.prompt(5), cache_prompt=False, max_tokens=8, ignore_eos=True)
+            server.complete(self.prompt(5), "a", max_tokens=0)
+            server.complete(self.prompt(6), "b", max_tokens=0)
+            self.assertEqual(server.log_text().count("leaves unsaved"), 1)
+            again = server.complete(self.prompt(5), "a", max_tokens=8, ignore_eos=True)
+            self.assertSameIds(control, again)
+            self.assertEqual((again["timings"]["cache_n"], again["timings"]["recomputed_n"]), (0, 199))
+            self.assertEqual(server.stop(), 1)  # and it says so at the end
+
     def test_a_read_only_store_does_not_stop_the_chat(self):
         prompt = self.prompt(4)
         env = {"LAYOVER_FAULT": "eio:1+", "LAYOVER_FAULT_PROGRAM": "layover", "LAYOVER_FAULT_MATCH": "/journal"}

@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "common/limits.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -190,18 +191,67 @@ TEST(PlanSave, ASharedHeadIsNamedInTheOtherFolder) {
   EXPECT_EQ(PlanSave(nullptr, 1, std::span(&state, 1), &shared, CutAt::kAnywhere, false).cuts[0].base, 0);
 }
 
+const LayerBytes kOnlyRows{[](int) { return 20'000u; }, [](int) { return 0u; }};
+
 TEST(CountLive, DeadRowsShowAndWantCompaction) {
   Manifest manifest;
   manifest.branches = {{.n_tokens = 210, .chain = {{"", 1, 0, 64}, {"", 2, 64, 210}}}};
   manifest.segments = {Segment(0, 1, 4 << 20), Segment(0, 2, 4 << 20)};
-  CountLive(&manifest, [](int) { return 20'000u; });
+  CountLive(&manifest, kOnlyRows);
   EXPECT_EQ(manifest.segments[0].live_bytes, 64u * 20'004);
   EXPECT_THAT(manifest.segments[1].tokens, ElementsAre(std::pair(64, 210)));
   EXPECT_TRUE(WantsCompaction(manifest, CutAt::kAnywhere));
   manifest.branches[0].chain = {{"", 1, 0, 200}, {"", 2, 200, 210}};
   manifest.segments[1].bytes = 300'000;
-  CountLive(&manifest, [](int) { return 20'000u; });
+  CountLive(&manifest, kOnlyRows);
   EXPECT_FALSE(WantsCompaction(manifest, CutAt::kAnywhere));
+}
+
+// States of 1 MB beside rows of 1 kB.
+const LayerBytes kHybrid{[](int) { return 1000u; }, [](int) { return 1'000'000u; }};
+
+TEST(CountLive, CheckpointsAreLiveWhereTheirRowsAre) {
+  Manifest manifest;
+  manifest.branches = {{.n_tokens = 200, .checkpoints = {64, 100, 150}, .chain = {{"", 1, 0, 100}, {"", 2, 100, 200}}},
+                       {.branch = 1, .n_tokens = 120, .checkpoints = {100}, .chain = {{"", 1, 0, 100}, {"", 3, 100, 120}}}};
+  manifest.segments = {Segment(0, 1, 4 << 20), Segment(0, 2, 4 << 20), Segment(0, 3, 4 << 20)};
+  CountLive(&manifest, kHybrid);
+  // 64 and 100, the latter of both branches; 150 and the end; the end of the other.
+  EXPECT_EQ(manifest.segments[0].live_bytes, 100u * 1004 + 2'000'000);
+  EXPECT_EQ(manifest.segments[1].live_bytes, 100u * 1004 + 2'000'000);
+  EXPECT_EQ(manifest.segments[2].live_bytes, 20u * 1004 + 1'000'000);
+}
+
+TEST(WantsCompaction, DeadStatesAreBoundedOverAllSegmentsOfAStage) {
+  struct Case {
+    const char* what;
+    std::vector<int32_t> checkpoints;
+    std::vector<uint64_t> bytes;  // of generations 1, 2, 3
+    bool wants;
+  };
+  const Case cases[] = {
+      {"all that is written is named", {64, 100, 150}, {2'200'000, 1'200'000, 1'200'000}, false},
+      {"a checkpoint was written later than the rows before it", {64, 100, 150}, {1'200'000, 1'200'000, 2'200'000}, false},
+      {"less than half is dead", {64, 150}, {2'200'000, 1'200'000, 1'200'000}, false},
+      {"more than half is dead", {}, {2'200'000, 1'200'000, 1'200'000}, true},
+      {"one segment is nearly all dead, the others are not", {150}, {1'200'000, 1'100'000, 1'100'000}, false},
+  };
+  for (const Case& c : cases) {
+    Manifest manifest;
+    manifest.branches = {{.n_tokens = 200, .checkpoints = c.checkpoints,
+                          .chain = {{"", 1, 0, 100}, {"", 2, 100, 150}, {"", 3, 150, 200}}}};
+    for (size_t i = 0; i < c.bytes.size(); ++i) manifest.segments.push_back(Segment(0, static_cast<int64_t>(i) + 1, c.bytes[i]));
+    CountLive(&manifest, kHybrid);
+    EXPECT_EQ(WantsCompaction(manifest, CutAt::kCheckpoints), c.wants) << c.what;
+  }
+}
+
+TEST(WantsCompaction, SmallImagesAreNotWorthIt) {
+  Manifest manifest;
+  manifest.branches = {{.n_tokens = 1, .chain = {{"", 1, 0, 1}}}};
+  manifest.segments = {Segment(0, 1, limits::kLeastCompactedBytes - 1)};
+  CountLive(&manifest, {[](int) { return 1u; }, [](int) { return 1u; }});
+  EXPECT_FALSE(WantsCompaction(manifest, CutAt::kCheckpoints));
 }
 
 }  // namespace
