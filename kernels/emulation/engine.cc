@@ -208,6 +208,7 @@ void Engine::RunThread() {
 }
 
 void Engine::Leave() {
+  ORDER_BEFORE(&end_tag_);
   main_.SwitchFrom(threads_[running_].fiber, true);
   LAYOVER_CHECK(!"an abandoned thread runs again");
   __builtin_unreachable();

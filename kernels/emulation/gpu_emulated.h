@@ -29,6 +29,14 @@
 #define blockDim (::layover::emulation::current_thread->block_extent)
 #define gridDim (::layover::emulation::current_thread->grid_extent)
 
+// Around functions whose accesses are the emulation's and not a kernel's: lanes that hand each other values are no
+// race.
+#ifdef __SANITIZE_THREAD__
+#define GPU_UNWATCHED __attribute__((no_sanitize("thread"), noinline))
+#else
+#define GPU_UNWATCHED
+#endif
+
 #define GPU_UNROLL
 // A block's shared array: GPU_SHARED(float, sums, [4][32]).
 #define GPU_SHARED(T, name, dims)   \
@@ -68,7 +76,7 @@ struct ShuffleLane {
 
 // A value from a lane outside the mask is poison.
 template <typename T>
-void CombineShuffle(void* const* lanes, uint32_t mask) {
+GPU_UNWATCHED void CombineShuffle(void* const* lanes, uint32_t mask) {
   T values[32];
   for (int i = 0; i < 32; ++i) {
     if (mask >> i & 1) {
@@ -85,7 +93,7 @@ void CombineShuffle(void* const* lanes, uint32_t mask) {
 }
 
 template <typename T>
-T Shuffle(const char* what, uint32_t mask, T value, int source, Site site) {
+GPU_UNWATCHED T Shuffle(const char* what, uint32_t mask, T value, int source, Site site) {
   ShuffleLane<T> lane{value, source};
   WarpRendezvous(what, mask, &lane, CombineShuffle<T>, site);
   return lane.value;
@@ -99,6 +107,26 @@ struct BallotLane {
   bool vote;
   uint32_t result;
 };
+GPU_UNWATCHED inline void CombineBallot(void* const* lanes, uint32_t mask) {
+  uint32_t votes = 0;
+  for (int i = 0; i < 32; ++i) {
+    if (mask >> i & 1) votes |= static_cast<uint32_t>(static_cast<BallotLane*>(lanes[i])->vote) << i;
+  }
+  for (int i = 0; i < 32; ++i) {
+    if (mask >> i & 1) static_cast<BallotLane*>(lanes[i])->result = votes;
+  }
+}
+GPU_UNWATCHED inline uint32_t Ballot(uint32_t mask, bool vote, Site site) {
+  BallotLane lane{vote, 0};
+  WarpRendezvous("__ballot_sync", mask, &lane, CombineBallot, site);
+  return lane.result;
+}
+
+// An atomic access orders what came before it and what comes after, as __threadfence beside it does on a card.
+GPU_UNWATCHED inline int AtomicAdd(int* word, int value) {
+  OrderAtomic(word);
+  return std::exchange(*word, *word + value);
+}
 
 }  // namespace layover::emulation
 
@@ -119,27 +147,11 @@ T __shfl_up_sync(uint32_t mask, T value, int delta, const char* file = __builtin
 }
 inline uint32_t __ballot_sync(uint32_t mask, bool vote, const char* file = __builtin_FILE(),
                               int line = __builtin_LINE()) {
-  using layover::emulation::BallotLane;
-  BallotLane lane{vote, 0};
-  layover::emulation::WarpRendezvous("__ballot_sync", mask, &lane,
-                                     [](void* const* lanes, uint32_t in) {
-                                       uint32_t votes = 0;
-                                       for (int i = 0; i < 32; ++i) {
-                                         if (in >> i & 1)
-                                           votes |= static_cast<uint32_t>(static_cast<BallotLane*>(lanes[i])->vote)
-                                                    << i;
-                                       }
-                                       for (int i = 0; i < 32; ++i) {
-                                         if (in >> i & 1) static_cast<BallotLane*>(lanes[i])->result = votes;
-                                       }
-                                     },
-                                     {file, line});
-  return lane.result;
+  return layover::emulation::Ballot(mask, vote, {file, line});
 }
 
 inline int atomicAdd(int* word, int value) {
-  layover::emulation::OrderAtomic(word);
-  return std::exchange(*word, *word + value);
+  return layover::emulation::AtomicAdd(word, value);
 }
 
 // ------------------------------------------------------------------------------------------------------------- math
@@ -224,24 +236,22 @@ struct MatrixLane {
   const void* row;
   uint32_t* out;
 };
+GPU_UNWATCHED inline void CombineMatrices(void* const* lanes, uint32_t) {
+  for (int to = 0; to < 32; ++to) {
+    for (int i = 0; i < 4; ++i) {
+      const auto* from = static_cast<const MatrixLane*>(lanes[8 * i + to / 4]);
+      std::memcpy(static_cast<MatrixLane*>(lanes[to])->out + i, static_cast<const char*>(from->row) + 4 * (to % 4), 4);
+    }
+  }
+}
 
 // Four matrices of 8 rows of 16 bytes; lane 8 i + r names row r of matrix i and gets bytes [4 (lane % 4), + 4) of row
 // lane / 4 of each.
-inline void LoadMatrices4(uint32_t (&out)[4], const void* row, const char* file = __builtin_FILE(),
-                          int line = __builtin_LINE()) {
+GPU_UNWATCHED inline void LoadMatrices4(uint32_t (&out)[4], const void* row, const char* file = __builtin_FILE(),
+                                        int line = __builtin_LINE()) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) emulation::Misuse({file, line}, "a matrix row not aligned to 16");
   MatrixLane lane{row, out};
-  emulation::WarpRendezvous("ldmatrix", 0xffffffffu, &lane,
-                            [](void* const* lanes, uint32_t) {
-                              for (int to = 0; to < 32; ++to) {
-                                for (int i = 0; i < 4; ++i) {
-                                  const auto* from = static_cast<const MatrixLane*>(lanes[8 * i + to / 4]);
-                                  std::memcpy(static_cast<MatrixLane*>(lanes[to])->out + i,
-                                              static_cast<const char*>(from->row) + 4 * (to % 4), 4);
-                                }
-                              }
-                            },
-                            {file, line});
+  emulation::WarpRendezvous("ldmatrix", 0xffffffffu, &lane, CombineMatrices, {file, line});
 }
 
 template <int kWordsA>
@@ -255,7 +265,7 @@ struct MmaLane {
 // word 2 h + s of A is row g + 8 s, columns 16 h + 4 t ..; word h of B is rows 16 h + 4 t .., column g;
 // d[2 s + j] is row g + 8 s, column 2 t + j.
 template <int kK>
-void CombineMma(void* const* lanes, uint32_t) {
+GPU_UNWATCHED void CombineMma(void* const* lanes, uint32_t) {
   constexpr int kHalves = kK / 16;
   int8_t a[16][kK], b[8][kK];
   for (int lane = 0; lane < 32; ++lane) {
@@ -278,14 +288,14 @@ void CombineMma(void* const* lanes, uint32_t) {
 }
 
 // d += A B of signed bytes: A 16 x 32, B 32 x 8.
-inline void MmaS8K32(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                     const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+GPU_UNWATCHED inline void MmaS8K32(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                                   const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   MmaLane<4> lane{d, a, b};
   emulation::WarpRendezvous("mma.m16n8k32", 0xffffffffu, &lane, CombineMma<32>, {file, line});
 }
 // A 16 x 16, B 16 x 8.
-inline void MmaS8K16(int32_t (&d)[4], const uint32_t (&a)[2], uint32_t b, const char* file = __builtin_FILE(),
-                     int line = __builtin_LINE()) {
+GPU_UNWATCHED inline void MmaS8K16(int32_t (&d)[4], const uint32_t (&a)[2], uint32_t b,
+                                   const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   MmaLane<2> lane{d, a, &b};
   emulation::WarpRendezvous("mma.m16n8k16", 0xffffffffu, &lane, CombineMma<16>, {file, line});
 }

@@ -23,7 +23,14 @@ void Poison(void* data, size_t bytes) {
 
 void SharedMemory::BeginLaunch(size_t dynamic_bytes) {
   dynamic_bytes_ = dynamic_bytes;
+#if defined(LAYOVER_EMULATION_TSAN)
   arena_used_ = 0;
+  if (arena_ != nullptr) return;
+  // Here and not when a thread first asks: to ThreadSanitizer it is a write of who does it.
+  arena_ = static_cast<char*>(
+      mmap(nullptr, kArenaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  LAYOVER_CHECK(arena_ != MAP_FAILED);
+#endif
 }
 
 void SharedMemory::EndBlock() {
@@ -40,11 +47,6 @@ void* SharedMemory::FindOrMake(const void* key, int ordinal, size_t bytes) {
   LAYOVER_CHECK(n_pieces_ < kMaxPieces);
   Piece piece{key, ordinal, nullptr, bytes};
 #if defined(LAYOVER_EMULATION_TSAN)
-  if (arena_ == nullptr) {
-    arena_ = static_cast<char*>(
-        mmap(nullptr, kArenaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    LAYOVER_CHECK(arena_ != MAP_FAILED);
-  }
   LAYOVER_CHECK(arena_used_ + bytes + 128 <= kArenaBytes);
   piece.data = arena_ + arena_used_;
   arena_used_ += (bytes + 127) / 128 * 128;

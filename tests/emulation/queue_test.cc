@@ -20,7 +20,8 @@ TEST(Queue, RunsLateAndInOrder) {
   const std::unique_ptr<Queue> queue = NewQueue(0);
   int host = 5, device = 0, back = 0;
   queue->CopyToDevice(&device, &host, sizeof(int));
-  Launch("AddOne", AddOne, {2}, 32, 0, queue.get(), &device);
+  Launch("AddOne", AddOne, {1}, 32, 0, queue.get(), &device);
+  Launch("AddOne", AddOne, {1}, 32, 0, queue.get(), &device);
   queue->CopyToHost(&back, &device, sizeof(int));
   EXPECT_EQ(back, 0);
   host = 7;  // it is read when the copy runs
