@@ -34,6 +34,34 @@ uint64_t TensorBytes(const GgufFile& file, std::vector<TensorSpec> specs) {
   return bytes;
 }
 
+// Back ends keep some types in more bytes than the file has: a codebook's points are looked up when the weights are
+// loaded. Bytes of 4,096 weights as the CPU packs them (kernels/cpu/packed_layout.h; cards are within 4 %).
+struct PackedType {
+  WeightType type;
+  uint64_t bytes;
+};
+constexpr uint64_t kPackedElements = 4096;
+constexpr PackedType kPackedTypes[] = {
+    {WeightType::kQ3_K, 1824},    {WeightType::kQ4_K, 2368},    {WeightType::kQ5_K, 2880},  {WeightType::kIQ4_XS, 2208},
+    {WeightType::kIQ3_S, 2208},   {WeightType::kIQ3_XXS, 2208}, {WeightType::kIQ2_S, 1824}, {WeightType::kIQ2_XS, 1824},
+    {WeightType::kIQ2_XXS, 1824}, {WeightType::kIQ1_M, 1824},   {WeightType::kIQ1_S, 1824}, {WeightType::kMXFP4, 2304},
+};
+
+// What packing adds to the tensors' bytes.
+uint64_t PackingBytes(const GgufFile& file, std::vector<TensorSpec> specs) {
+  uint64_t added = 0;
+  for (const BoundTensor& bound : BindTensors(file, std::move(specs))) {
+    const GgufTensor& tensor = *bound.tensor;
+    uint64_t elements = 1;
+    for (const int64_t dim : tensor.dims) elements *= static_cast<uint64_t>(dim);
+    for (const PackedType& packed : kPackedTypes) {
+      if (static_cast<uint32_t>(packed.type) == tensor.type)
+        added += elements * packed.bytes / kPackedElements - tensor.bytes;
+    }
+  }
+  return added;
+}
+
 // Pages that a sliding window needs of one session: what the window reaches back from a chunk's first row, and the
 // chunk, wherever they lie on the grid.
 int WindowPages(const ModelShape& shape, const Topology& topology) {
@@ -50,6 +78,8 @@ class CostTable {
     embedding_weight_ = TensorBytes(file, EmbeddingTensors(shape));
     head_weight_ = TensorBytes(file, HeadTensors(shape));
     tied_weight_ = shape.tied_output ? embedding_weight_ : 0;
+    embedding_packing_ = PackingBytes(file, EmbeddingTensors(shape));
+    head_packing_ = PackingBytes(file, HeadTensors(shape));
     sums_.resize(shape.n_layers + 1);
     for (int layer = 0; layer < shape.n_layers; ++layer) {
       sums_[layer + 1] = sums_[layer];
@@ -74,8 +104,12 @@ class CostTable {
     stage.kv_bytes = high.kv - low.kv;
     stage.state_bytes = high.state - low.state;
     stage.scratch_bytes = high.scratch - low.scratch + StepBytes(stage);
+    if (stage.owns_embedding) stage.scratch_bytes += embedding_packing_;
+    const bool head_is_there = stage.owns_embedding && shape_.tied_output;
+    if (stage.owns_head && !head_is_there) stage.scratch_bytes += head_packing_;
     stage.checkpoint_bytes = high.checkpoints - low.checkpoints;
-    stage.total_bytes = stage.weight_bytes + stage.kv_bytes + stage.state_bytes + stage.checkpoint_bytes + stage.scratch_bytes;
+    stage.total_bytes =
+        stage.weight_bytes + stage.kv_bytes + stage.state_bytes + stage.checkpoint_bytes + stage.scratch_bytes;
     return stage;
   }
 
@@ -94,6 +128,7 @@ class CostTable {
 
   void AddLayer(const Topology& topology, const GgufFile& file, int layer, Sum* sum) {
     sum->weight += TensorBytes(file, LayerTensors(shape_, layer));
+    sum->scratch += PackingBytes(file, LayerTensors(shape_, layer));
     if (shape_.layers[layer].kind == LayerKind::kRecurrent) {
       ++sum->n_recurrent;
       sum->state += RecurrentStateBytes(shape_) * plan_.n_state_slots;
@@ -130,6 +165,8 @@ class CostTable {
   const Plan& plan_;
   uint64_t embedding_weight_ = 0;
   uint64_t head_weight_ = 0;
+  uint64_t embedding_packing_ = 0;
+  uint64_t head_packing_ = 0;
   uint64_t tied_weight_ = 0;  // counted once where embedding and head share a stage
   std::vector<Sum> sums_;
 };
@@ -244,7 +281,8 @@ absl::StatusOr<Plan> MakePlan(const Topology& topology, const GgufFile& file, co
   // One more, because a step that keeps a state writes the next one beside it.
   const int checkpoints = topology.sessions * limits::kCheckpointsPerSession;
   plan.n_checkpoint_slots = plan.n_state_slots > 0 ? checkpoints + 1 : 0;
-  plan.n_checkpoint_window_pages = shape.window > 0 ? checkpoints * PagesFor(std::min(shape.window, topology.context) + kPage) : 0;
+  plan.n_checkpoint_window_pages =
+      shape.window > 0 ? checkpoints * PagesFor(std::min(shape.window, topology.context) + kPage) : 0;
   const CostTable costs(topology, file, shape, plan);
   std::vector<LayerRange> ranges;
   if (topology.stages[0].layers.has_value()) {

@@ -28,7 +28,7 @@ struct StagePlan {
   uint64_t kv_bytes = 0;       // pages of all sessions at full context
   uint64_t state_bytes = 0;    // recurrent and convolution state of all sessions
   uint64_t checkpoint_bytes = 0;  // states and sliding-window pages of the checkpoints
-  uint64_t scratch_bytes = 0;  // buffers of one step, the scratch page and the scratch slot
+  uint64_t scratch_bytes = 0;  // buffers of one step, the scratch page and slot, what packing adds to the weights
   uint64_t total_bytes = 0;
 };
 

@@ -39,7 +39,8 @@ class Transformer : public Model {
   Device& device_;
   const ModelShape shape_;
   const ModelPlacement placement_;
-  std::unique_ptr<PackedWeight> embedding_;
+  std::unique_ptr<PackedWeight> own_embedding_;
+  const PackedWeight* embedding_ = nullptr;  // its own, or the head's if they are tied and both are here
   Norm output_norm_;
   Linear head_;
   RotationTable rotation_, window_rotation_;
@@ -67,15 +68,19 @@ absl::Status Transformer::Load(const ModelParts& parts, LayerMaker make_layer) {
 }
 
 absl::Status Transformer::LoadEnds(Stream& stream, const GgufFile& file) {
-  if (placement_.owns_embedding) {
-    WeightLoader loader(device_, stream, file, BindTensors(file, EmbeddingTensors(shape_)));
-    ASSIGN_OR_RETURN(embedding_, loader.Matrix("token_embd"));
-  }
   if (placement_.owns_head) {
     WeightLoader loader(device_, stream, file, BindTensors(file, HeadTensors(shape_)));
     ASSIGN_OR_RETURN(output_norm_.weight, loader.Vector("output_norm"));
     ASSIGN_OR_RETURN(head_, loader.LinearOf("output"));
   }
+  if (!placement_.owns_embedding) return absl::OkStatus();
+  if (placement_.owns_head && shape_.tied_output) {
+    embedding_ = head_.weight.get();
+    return absl::OkStatus();
+  }
+  WeightLoader loader(device_, stream, file, BindTensors(file, EmbeddingTensors(shape_)));
+  ASSIGN_OR_RETURN(own_embedding_, loader.Matrix("token_embd"));
+  embedding_ = own_embedding_.get();
   return absl::OkStatus();
 }
 
@@ -113,7 +118,7 @@ absl::Status Transformer::AllocateScratch() {
 
 void Transformer::Forward(Stream& stream, const StepInput& input) {
   if (placement_.owns_embedding) {
-    stream.EmbedRows({.table = embedding_.get(),
+    stream.EmbedRows({.table = embedding_,
                       .ids = input.ids,
                       .out = x(),
                       .n_rows = input.n_rows,

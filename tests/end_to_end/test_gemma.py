@@ -4,6 +4,8 @@
 float32 over exactly dequantised weights, the ids sentencepiece's (tests/oracle/make_gemma_golden.py).
 """
 import json
+import pathlib
+import re
 import sys
 import unittest
 
@@ -53,6 +55,20 @@ class Headers(GemmaCase):
         # Three layers of 18 see everything (5, 11, 17); K and V of one head of 256 in f16 are 1,024 bytes a token.
         self.assertGreaterEqual(first["kv_bytes"], 1 * 4096 * 1024 + 8 * WINDOW * 1024)
         self.assertLess(first["kv_bytes"], 1 * 4096 * 1024 + 8 * (4 * WINDOW + 512) * 1024, "windows do not take the whole context")
+
+
+    def test_a_stage_takes_the_memory_that_the_plan_says(self):
+        """The embedding is two thirds of the model, and the head as well: it is held once."""
+        text = topology(MODEL, None, ((1, None),), context=2048, sessions=1)
+        with Server(text, self.folder) as server:
+            done = layover("plan", server.topology, "--json")
+            (planned,) = json.loads(done.stdout)["stages"]
+            (stage,) = server.stages()
+            status = pathlib.Path(f"/proc/{stage['pid']}/status").read_text()
+            held = int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) << 10
+            print(f"\n  gemma: {held >> 20} MiB held, {planned['total_bytes'] >> 20} MiB planned", file=sys.stderr)
+            self.assertLess(held, planned["total_bytes"] + (48 << 20))
+            self.assertGreater(held, planned["weight_bytes"])
 
 
 class Logits(GemmaCase):
