@@ -296,16 +296,24 @@ void Engine::OnSaveReceipt(const wire::SaveReceipt& receipt) {
 
 void Engine::CommitIfComplete(uint64_t number) {
   Transfer& transfer = transfers_.at(number);
-  if (transfer.receipts < stages_->n_stages()) return;
+  if (transfer.receipts < stages_->n_stages() || transfer.committing) return;
   if (transfer.status.ok() && transfer.awaits_probe) return;
   // All stages have let go of the pages, and the proof's row has been read from them.
   for (PageLedger::PinId pin : std::exchange(transfer.pins, {})) pipeline_->ledger().Unpin(pin);
-  if (!transfer.status.ok()) {
-    EndSave(number, transfer.status);
-  } else {
-    transfer.committing = true;
+  transfer.committing = true;  // the stages are not needed any more
+  if (transfer.status.ok()) {
     CommitSave(number);
+    return;
   }
+  // A stage that was done before it heard of the failure still has its file: the answer comes when that is gone.
+  store_thread_->Do(
+      [paths = transfer.paths] {
+        for (const std::string& path : paths) (void)RemoveDurably(std::string(DirName(path)), BaseName(path));
+        return true;
+      },
+      [this, number](bool) {
+        if (const auto found = transfers_.find(number); found != transfers_.end()) EndSave(number, absl::Status(found->second.status));
+      });
 }
 
 void Engine::AbortSave(Transfer& transfer, uint64_t number, absl::Status why) {

@@ -78,7 +78,7 @@ class FullDisk(Case):
         self.assertLessEqual(self.free(), leave + 4096)
 
     def make_room(self):
-        (self.disk / "filler").unlink()
+        (self.disk / "filler").unlink(missing_ok=True)
 
     def say(self, server, prompt, **expected):
         """One turn; the ids are those of reading it all afresh."""
@@ -141,10 +141,12 @@ class FullDisk(Case):
             pids = [stage["pid"] for stage in server.stages()]
             for stopped, leave in ((pids, 0), (pids, 300_000), (pids[1:], 100_000), (pids[:1], 0)):
                 with self.subTest(stopped=len(stopped), leave=leave):
-                    self.save_while_it_fills(server, stopped, leave)
-                    self.expect_old_generation(server, files, saved_n)
-                    held = self.say(server, held + [5, 6], recomputed_n=0)
-                    self.make_room()
+                    try:
+                        self.save_while_it_fills(server, stopped, leave)
+                        self.expect_old_generation(server, files, saved_n)
+                        held = self.say(server, held + [5, 6], recomputed_n=0)
+                    finally:
+                        self.make_room()
             reply = server.post("/v1/kv/conversations/c/save")
             self.assertEqual((reply.status, reply.json["n_tokens"]), (200, len(held) - 1), reply.body)
             self.assertEqual([stage["pid"] for stage in server.stages()], pids)
