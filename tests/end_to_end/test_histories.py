@@ -234,8 +234,14 @@ class Histories(Case):
                     content = reply["choices"][0]["message"]["content"]
                     self.assertLess(len(server.post("/tokenize", {"content": content}).json["tokens"]), 40)
                     held = server.get("/v1/kv/conversations/c").json["n_tokens"]
-                    reply = server.chat([QUESTION, {"role": "assistant", "content": content}, NEXT], "c", max_tokens=4)
+                    messages = [QUESTION, {"role": "assistant", "content": content}, NEXT]
+                    reply = server.chat(messages, "c", max_tokens=4)
                     self.assertEqual((reply["timings"]["cache_n"], reply["timings"]["recomputed_n"]), (held - 1, 0))
+                    # What leaves before the answer's header goes back to the end of what was asked, in held ids.
+                    header = len(server.post("/tokenize", {"content": "<|im_start|>assistant\n"}).json["tokens"])
+                    asked = reply["usage"]["prompt_tokens"] - header
+                    reply = server.chat(messages + [QUESTION], "c", max_tokens=4)
+                    self.assertEqual(reply["timings"]["cache_n"], asked)
 
 
 if __name__ == "__main__":

@@ -250,6 +250,20 @@ TEST(HeldIdsCases, ByteLevel) {
   Check(*tokenizer, cases);
 }
 
+// gpt-oss shows some of its control tokens: they have a text, and are none.
+TEST(HeldIdsCases, ControlTokensThatAreShown) {
+  const auto tokenizer =
+      MakeTokenizer(ByteLevelSpec({}, {{"<|return|>"}, {"<|call|>"}, {"<|channel|>"}, {"<|message|>"}}));
+  const std::string text = "a<|channel|>b<|message|>";
+  const Ids control = tokenizer->Encode(text, {.add_special = false, .parse_special = true});
+  const Ids spelled = tokenizer->Encode(text, {.add_special = false});
+  ASSERT_EQ(control.size(), 4u);
+  ASSERT_EQ(tokenizer->TokenBytes(control[1]), "<|channel|>");
+  EXPECT_EQ(CommonTextOf(*tokenizer, control, spelled).held_n, 1);
+  EXPECT_EQ(CommonTextOf(*tokenizer, spelled, control).held_n, 1);
+  EXPECT_EQ(CommonTextOf(*tokenizer, control, control).held_n, 4);
+}
+
 // Llama's vocabularies begin a text after a special token with a space.
 TEST(HeldIdsCases, SpacesBeforeText) {
   TokenizerSpec spec;
