@@ -1,7 +1,9 @@
 """Chats that come back as text. What the model wrote in pieces is encoded in other ids when a client sends it again; the
 ids that were drawn are held and used, so nothing of the held turn is read twice. The control is a server that holds
 nothing and is given the same ids literally."""
+import shutil
 import signal
+import tempfile
 import time
 import unittest
 
@@ -14,24 +16,25 @@ NEXT = {"role": "user", "content": "And <|im_end|> then?"}  # what a user types 
 
 
 class Histories(Case):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.mkdtemp(prefix="layover-test-")
+        cls.addClassCleanup(shutil.rmtree, folder, ignore_errors=True)
+        # It holds nothing: whatever is asked of it is read anew.
+        cls.control = Server(topology(DEMO_MODEL, None, STAGES, context=1024), folder, name="control").start()
+        cls.addClassCleanup(cls.control.stop)
+
     def text(self, store=None, model=DEMO_MODEL, stages=STAGES, **keys):
         return topology(model, store, stages, context=1024, **keys)
 
-    def fresh(self, model=DEMO_MODEL, stages=STAGES):
-        """A server that holds nothing."""
-        if not hasattr(self, "control"):
-            self.control = Server(self.text(model=model, stages=stages), self.folder, name="control").start()
-            self.addCleanup(self.control.stop)
-        return self.control
-
     def encode(self, text, parse_special=True):
-        return self.fresh().post("/tokenize", {"content": text, "parse_special": parse_special}).json["tokens"]
+        return self.control.post("/tokenize", {"content": text, "parse_special": parse_special}).json["tokens"]
 
     def decode(self, tokens):
-        return self.fresh().post("/detokenize", {"tokens": tokens}).json["content"]
+        return self.control.post("/detokenize", {"tokens": tokens}).json["content"]
 
     def render(self, messages):
-        return self.fresh().post("/apply-template", {"messages": messages}).json["prompt"]
+        return self.control.post("/apply-template", {"messages": messages}).json["prompt"]
 
     def end(self):
         return self.encode("<|im_end|>")[0]
@@ -78,7 +81,7 @@ class Histories(Case):
         wanted, encoded = self.encode_after(held, messages)
         self.assertNotEqual(encoded[:len(held)], held)
         reply = server.chat(messages, conversation, max_tokens=n, return_row_digests=True)
-        control = self.fresh().complete(wanted, max_tokens=n, cache_prompt=False, return_row_digests=True)
+        control = self.control.complete(wanted, max_tokens=n, cache_prompt=False, return_row_digests=True)
         self.assertSameIds(reply, control)
         self.assertEqual(reply["choices"][0]["row_xxh3"], control["choices"][0]["row_xxh3"])
         self.assertEqual(reply["usage"]["prompt_tokens"], len(wanted))
