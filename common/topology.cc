@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "common/remote_limits.h"
 #include "common/status.h"
 #include "common/yaml_map.h"
 
@@ -112,6 +113,7 @@ class TopologyReader {
     }
     for (const YAML::Node& node : list) RETURN_IF_ERROR(ReadStage(node));
     RETURN_IF_ERROR(CheckLayers());
+    RETURN_IF_ERROR(CheckHosts());
     return CheckLinks();
   }
 
@@ -173,6 +175,10 @@ class TopologyReader {
         (!stage->host.starts_with(kScheme) || !IsAddress(std::string_view(stage->host).substr(kScheme.size())))) {
       return map.Error("host", "'{}' is not tcp://HOST:PORT", stage->host.substr(0, 80));
     }
+    constexpr uint64_t kMostPort = 65'535 - (limits::kRemotePorts - 1);
+    if (map.Has("host") && ParseDecimal(std::string_view(stage->host).substr(stage->host.rfind(':') + 1)).value_or(0) - 1 >= kMostPort) {
+      return map.Error("host", "the port of '{}' must be 1 to {}: the four after it are used too", stage->host.substr(0, 80), kMostPort);
+    }
     if (map.Has("public_key_file") != map.Has("secret_key_file")) {
       return map.Error(map.Has("public_key_file") ? "public_key_file" : "secret_key_file",
                        "public_key_file and secret_key_file stand together or not at all");
@@ -198,6 +204,17 @@ class TopologyReader {
                                stage.layers->begin, expected);
       }
       expected = stage.layers->end;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckHosts() const {
+    for (size_t i = 0; i < topology_.stages.size(); ++i) {
+      for (size_t j = 0; j < i && !topology_.stages[i].host.empty(); ++j) {
+        if (topology_.stages[i].host != topology_.stages[j].host) continue;
+        return InvalidArgument("{}:{}: stage {}: {} is stage {} already; each needs a worker of its own", file_,
+                               topology_.stages[i].line, i, topology_.stages[i].host, j);
+      }
     }
     return absl::OkStatus();
   }

@@ -10,8 +10,8 @@
 #include <set>
 #include <string>
 
+#include "common/child_process.h"
 #include "common/status.h"
-#include "coordinator/stage_group.h"
 
 extern char** environ;
 

@@ -119,9 +119,16 @@ absl::Status Engine::WaitUp() {
 }
 
 void Engine::Loop() {
-  auto stages = StageGroup::Create(*parts_.topology, *parts_.plan, this);
+  absl::StatusOr<std::string> store_id = "";
+  if (store_ != nullptr && HasRemoteStages(*parts_.topology)) store_id = EnsureStoreId(store_->dir);
+  using Stages = absl::StatusOr<std::unique_ptr<StageGroup>>;
+  Stages stages = store_id.ok() ? StageGroup::Create(*parts_.topology, *parts_.plan, this, *store_id) : Stages(store_id.status());
   if (stages.ok()) {
     stages_ = std::move(*stages);
+    remote_segments_ = std::make_unique<RemoteSegments>(*parts_.topology, stages_.get(), store_thread_.get(), &segment_names_);
+    for (const auto& [key, conversation] : conversations_) {
+      remote_segments_->SetNames(conversation->folder, conversation->manifest.get());
+    }
     const SchedulerConfig scheduler{.stages = stages_->n_stages(), .chunk_tokens = parts_.topology->chunk,
                                     .max_slices = std::min(limits::kMaxStepSlices, parts_.plan->step_rows - parts_.topology->chunk)};
     pipeline_ = std::make_unique<Pipeline>(stages_.get(), LedgerFor(*parts_.plan, *parts_.shape), scheduler,
@@ -158,6 +165,7 @@ void Engine::OnTimer() {
     next_expiry_ = Clock::now() + std::chrono::milliseconds(limits::kExpiryIntervalMs);
     ExpireImages();
   }
+  if (remote_segments_ != nullptr) remote_segments_->RemoveDropped();
   UpdateGauges();
 }
 
@@ -229,9 +237,8 @@ void Engine::CompleteIdentity() {
 void Engine::OnStagesUp() {
   if (!identity_known_) CompleteIdentity();
   // What an ended save left on the stages that survived; they have dealt with their Reset by now.
-  for (const std::string& path : std::exchange(stray_paths_, {})) {
-    store_thread_->Post([path] { (void)RemoveDurably(std::string(DirName(path)), BaseName(path)); });
-  }
+  for (const auto& [stage, path] : std::exchange(stray_paths_, {})) remote_segments_->Remove(stage, path);
+  remote_segments_->Sweep();
   {
     std::lock_guard<std::mutex> lock(up_mutex_);
     up_once_ = true;

@@ -31,6 +31,7 @@
 #include "coordinator/conversation/tally.h"
 #include "coordinator/metrics.h"
 #include "coordinator/pipeline.h"
+#include "coordinator/remote_segments.h"
 #include "coordinator/service.h"
 #include "coordinator/stage_group.h"
 #include "coordinator/store_thread.h"
@@ -358,6 +359,7 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   std::unique_ptr<Catalog> catalog_;           // the store thread's after the start, as the next
   SegmentNames segment_names_;
   std::unique_ptr<StageGroup> stages_;
+  std::unique_ptr<RemoteSegments> remote_segments_;
   std::unique_ptr<Pipeline> pipeline_;
   ModelIdentity identity_;
   bool identity_known_ = false;
@@ -374,11 +376,9 @@ class Engine : public Service, private StageGroup::Listener, private Pipeline::L
   uint64_t next_probe_ = 1;
   std::vector<Task> waiting_for_place_;        // restores
   int64_t parked_bytes_ = 0;
-  int evictions_in_flight_ = 0;
-  int give_ups_in_flight_ = 0;
-  Clock::time_point next_expiry_;
-  std::vector<std::string> stray_paths_;       // segments of saves that a lost stage ended
-  Clock::time_point next_timer_;
+  int evictions_in_flight_ = 0, give_ups_in_flight_ = 0;
+  std::vector<std::pair<int, std::string>> stray_paths_;  // stage, segment: of saves that a lost stage ended
+  Clock::time_point next_timer_, next_expiry_;
   absl::Status stages_down_;                   // why they will not all be up again
   bool draining_ = false;
   bool stop_ = false;

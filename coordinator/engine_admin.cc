@@ -252,6 +252,7 @@ void Engine::Delete(std::string owner, std::string id, DoneCallback done) {
           RETURN_IF_ERROR(folders.status());
           if (!std::binary_search(folders->begin(), folders->end(), folder)) return absl::OkStatus();
           RETURN_IF_ERROR(DeleteConversation(store, folder, files == nullptr ? nullptr : files->journal.get(), &segment_names_));
+          remote_segments_->SetNames(folder, nullptr);
           return catalog_->Remove(folder);
         },
         [this, conversation, done](absl::Status status) {
@@ -280,8 +281,8 @@ void Engine::Verify(std::string owner, std::string id, Callback<VerifyResult> do
       return;
     }
     reader_thread_->Do(
-        [store = store_->dir, folder = conversation->folder, id]() -> absl::StatusOr<VerifyResult> {
-          ASSIGN_OR_RETURN(const VerifyReport report, VerifyConversation(store, folder, nullptr));
+        [store = store_->dir, folder = conversation->folder, id, elsewhere = remote_segments_->Opener()]() -> absl::StatusOr<VerifyResult> {
+          ASSIGN_OR_RETURN(const VerifyReport report, VerifyConversation(store, folder, nullptr, elsewhere));
           VerifyResult result{.id = id, .ok = report.ok(), .generation = report.generation,
                               .n_records = static_cast<int64_t>(report.n_records), .bytes = static_cast<int64_t>(report.bytes)};
           result.problems = report.problems;

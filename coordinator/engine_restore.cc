@@ -172,11 +172,13 @@ absl::Status Engine::RestoreFromImage(const RestoreWish& wish, const std::shared
   }
   for (const ManifestSegment& segment : manifest.segments) {
     if (!needed.contains({segment.folder, segment.generation})) continue;
+    RETURN_IF_ERROR(remote_segments_->CheckReach(segment));
     ASSIGN_OR_RETURN(const SegmentPlace place, PlaceOfSegment(store_->dir, conversation.folder, manifest, segment));
     message.segments.push_back({.path = place.path, .layer_begin = segment.layer_begin, .layer_end = segment.layer_end,
                                 .generation = segment.generation, .bytes = static_cast<int64_t>(segment.bytes),
                                 .index_digest = segment.index_digest,
-                                .folder = segment.folder.empty() ? conversation.folder : segment.folder});
+                                .folder = segment.folder.empty() ? conversation.folder : segment.folder,
+                                .host = segment.host});
   }
   const std::vector<int32_t> held(tokens.begin(), tokens.begin() + wanted.position);
   ASSIGN_OR_RETURN(Pipeline::Shadow shadow, PlaceForRestore(wish, held));
@@ -371,7 +373,7 @@ void Engine::FailTransfers(const absl::Status& why) {
         break;
       case TransferKind::kSave:
         transfer.conversation->saving = false;
-        stray_paths_.insert(stray_paths_.end(), transfer.paths.begin(), transfer.paths.end());
+        for (size_t i = 0; i < transfer.paths.size(); ++i) stray_paths_.emplace_back(static_cast<int>(i), transfer.paths[i]);
         if (!transfer.compaction) parts_.metrics->SaveDone(TransferResult::kFailed, 0);
         transfer.save_done(status);
         break;

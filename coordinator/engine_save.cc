@@ -160,8 +160,10 @@ void Engine::BeginSave(const ConversationPtr& conversation, ProgressCallback pro
     refuse(Aborted("conversation {} is being {}", conversation->id, conversation->saving ? "saved" : "changed"));
     return;
   }
-  SavePlan plan = PlanSaveOf(*conversation, conversation->next_generation, whole);
-  if (plan.nothing_new || (whole && plan.cuts.empty())) {
+  // Nothing stands on an image that was refused.
+  const bool anew = whole || conversation->refused;
+  SavePlan plan = PlanSaveOf(*conversation, conversation->next_generation, anew);
+  if (plan.nothing_new || (anew && plan.cuts.empty())) {
     if (conversation->manifest == nullptr || !conversation->HasImage()) {
       refuse(NoState(*conversation, "state to save: nothing of it is live"));
     } else {
@@ -348,7 +350,8 @@ Manifest Engine::MakeManifest(const Transfer& save) const {
                                  .layer_begin = receipt.layer_begin,
                                  .layer_end = receipt.layer_end,
                                  .bytes = static_cast<uint64_t>(receipt.bytes),
-                                 .index_digest = receipt.index_digest});
+                                 .index_digest = receipt.index_digest,
+                                 .host = remote_segments_->HostOf(receipt.stage)});
   }
   CountLive(&manifest, BytesOfLayers());
   return manifest;
@@ -375,6 +378,7 @@ Engine::Published Engine::PublishManifest(const std::string& store, const std::s
   published.outcome = layover::CommitSave(store, folder, &manifest, &journal);
   if (published.outcome.visible && published.outcome.status.ok()) {
     segment_names_.Set(folder, &manifest);
+    remote_segments_->SetNames(folder, &manifest);
     const auto removed = RemoveDeadSegments(store, folder, segment_names_);
     if (!removed.ok()) LogWarning("store: {}", ToStd(removed.status().message()));
     published.manifest_bytes = BytesOfFile(JoinPath(ConversationPath(store, folder), kManifestName));
@@ -398,8 +402,8 @@ void Engine::CommitSave(uint64_t number) {
         Transfer& save = found->second;
         if (!published.outcome.status.ok()) {
           // In doubt, both generations' segments stay until the next start has looked.
-          for (const std::string& path : published.outcome.visible ? std::vector<std::string>() : save.paths) {
-            store_thread_->Post([path] { (void)RemoveDurably(std::string(DirName(path)), BaseName(path)); });
+          for (size_t i = 0; i < save.paths.size() && !published.outcome.visible; ++i) {
+            remote_segments_->Remove(static_cast<int>(i), save.paths[i]);
           }
           EndSave(number, published.outcome.status);
           return;

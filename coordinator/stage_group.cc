@@ -1,19 +1,15 @@
 #include "coordinator/stage_group.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <random>
 
 #include "common/check.h"
-#include "common/limits.h"
 #include "common/log.h"
+#include "common/remote_limits.h"
 #include "common/status.h"
 #include "coordinator/clocks.h"
 
@@ -24,32 +20,30 @@ std::string RoutingId(int stage) { return fmt::format("stage-{}", stage); }
 
 }  // namespace
 
-std::string StageProgram() {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "layover-stage";
-}
-
 StageGroup::StageGroup(const Topology& topology, const Plan& plan, Listener* listener)
     : topology_(topology), plan_(plan), listener_(listener) {}
 
 absl::StatusOr<std::unique_ptr<StageGroup>> StageGroup::Create(const Topology& topology, const Plan& plan,
-                                                               Listener* listener) {
+                                                               Listener* listener, const std::string& store_id) {
   std::unique_ptr<StageGroup> group(new StageGroup(topology, plan, listener));
+  group->store_id_ = store_id;
   // Short: a socket's path may have 107 characters.
   char path[] = "/tmp/layover-XXXXXX";
   if (mkdtemp(path) == nullptr) return ErrnoStatus(errno, "mkdtemp /tmp/layover-XXXXXX");
   group->directory_ = path;
   ASSIGN_OR_RETURN(group->control_, wire::Socket::Open(group->context_, wire::SocketKind::kRouter, {}));
   RETURN_IF_ERROR(group->control_->Bind("ipc://" + group->directory_ + "/control"));
+  std::random_device random;
+  const uint64_t own_number = uint64_t{random()} << 32 | random();
   for (const StagePlan& stage_plan : plan.stages) {
-    if (!topology.stages[static_cast<size_t>(stage_plan.stage)].host.empty()) {
-      return Unimplemented("{}:{}: stages on another host are not served yet", topology.file,
-                           topology.stages[static_cast<size_t>(stage_plan.stage)].line);
-    }
     Stage stage;
     stage.status = {.stage = stage_plan.stage, .device = stage_plan.device, .layers = stage_plan.layers};
+    if (!topology.stages[static_cast<size_t>(stage_plan.stage)].host.empty()) {
+      ASSIGN_OR_RETURN(stage.remote, RemoteStage::Create(group->context_, topology, stage_plan.stage, own_number));
+    }
     group->stages_.push_back(std::move(stage));
   }
+  RETURN_IF_ERROR(group->MakeLinkKeys());
   group->weight_digests_.resize(static_cast<size_t>(plan.stages.back().layers.end) + 2);
   return group;
 }
@@ -61,35 +55,29 @@ StageGroup::~StageGroup() {
 }
 
 absl::Status StageGroup::Start() {
+  std::vector<StagePlan> elsewhere;
+  for (const Stage& stage : stages_) {
+    if (stage.remote != nullptr) elsewhere.push_back(plan_.stages[static_cast<size_t>(stage.status.stage)]);
+  }
+  if (!elsewhere.empty()) model_check_ = std::make_unique<ModelCheck>(topology_.model, std::move(elsewhere));
   for (Stage& stage : stages_) RETURN_IF_ERROR(Spawn(stage));
   return absl::OkStatus();
 }
 
 absl::Status StageGroup::Spawn(Stage& stage) {
-  const std::string program = StageProgram();
-  const std::string stage_text = std::to_string(stage.status.stage), control = "ipc://" + directory_ + "/control";
-  const std::string epoch = std::to_string(epoch_), parent = std::to_string(getpid());
-  std::vector<const char*> args = {program.c_str(), "--stage",  stage_text.c_str(), "--control",    control.c_str(),
-                                   "--epoch",       epoch.c_str(), "--parent",      parent.c_str(), nullptr};
-  const pid_t pid = fork();
-  if (pid < 0) return ErrnoStatus(errno, "fork");
-  if (pid == 0) {
-    // Nothing but async-signal-safe calls here: other threads may have held locks at the fork.
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
-    dup2(STDERR_FILENO, STDOUT_FILENO);  // only the coordinator's `ready` line belongs on stdout
-    execv(program.c_str(), const_cast<char* const*>(args.data()));
-    _exit(127);
+  if (stage.remote != nullptr) {
+    RETURN_IF_ERROR(stage.remote->Attach(epoch_));
+    stage.status.pid = 0;
+  } else {
+    RETURN_IF_ERROR(stage.process.Start({StageProgram(), "--stage", std::to_string(stage.status.stage), "--control",
+                                         "ipc://" + directory_ + "/control", "--epoch", std::to_string(epoch_), "--parent",
+                                         std::to_string(getpid())}));
+    stage.status.pid = stage.process.pid();
   }
-  const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  if (pidfd < 0) return ErrnoStatus(errno, "pidfd_open");
-  fcntl(pidfd, F_SETFD, FD_CLOEXEC);
-  stage.pidfd = pidfd;
-  stage.status.pid = pid;
   stage.configured = false;
   stage.progress = 0;
   stage.fault.clear();
+  stage.ready.reset();
   stage.last_sign = stage.last_heard = Clock::now();
   return absl::OkStatus();
 }
@@ -98,13 +86,11 @@ bool StageGroup::up() const {
   return std::all_of(stages_.begin(), stages_.end(), [](const Stage& s) { return s.status.state == StageState::kUp; });
 }
 
-std::string StageGroup::DataEndpoint(int stage) const { return fmt::format("ipc://{}/data-{}", directory_, stage); }
-
 wire::Configure StageGroup::ConfigureFor(const Stage& stage) const {
   const int index = stage.status.stage;
   return {.stage = index,
           .n_stages = n_stages(),
-          .model = topology_.model,
+          .model = stage.remote != nullptr ? std::filesystem::absolute(topology_.model).string() : topology_.model,
           .layer_begin = stage.status.layers.begin,
           .layer_end = stage.status.layers.end,
           .device = stage.status.device,
@@ -115,12 +101,17 @@ wire::Configure StageGroup::ConfigureFor(const Stage& stage) const {
           .n_window_pages = plan_.n_window_pages + plan_.n_checkpoint_window_pages,
           .n_slots = plan_.n_state_slots + plan_.n_checkpoint_slots,
           .max_step_tokens = plan_.step_rows,
-          .data_bind = index == 0 ? "" : DataEndpoint(index),
-          .data_connect = index + 1 == n_stages() ? "" : DataEndpoint(index + 1)};
+          .data_in = EndOfHop(index, index),
+          .data_out = EndOfHop(index + 1, index),
+          .host = topology_.stages[static_cast<size_t>(index)].host,
+          .store_id = store_id_,
+          .store = topology_.store.has_value() ? topology_.store->dir : "",
+          .file_ends = SegmentEndsFor(stage)};
 }
 
-absl::Status StageGroup::SendRaw(int stage, const wire::Envelope& envelope, const wire::ToStage& message) {
-  return control_->Send({RoutingId(stage), wire::Encode(envelope, message)});
+absl::Status StageGroup::SendRaw(const Stage& stage, std::string_view bytes) {
+  if (stage.remote != nullptr) return stage.remote->Send(bytes);
+  return control_->Send({RoutingId(stage.status.stage), bytes});
 }
 
 uint64_t StageGroup::SendOrdered(const wire::ToStage& message) {
@@ -128,15 +119,15 @@ uint64_t StageGroup::SendOrdered(const wire::ToStage& message) {
   const uint64_t seq = next_seq_++;
   const std::string bytes = wire::Encode({.epoch = epoch_, .seq = seq}, message);
   for (const Stage& stage : stages_) {
-    // A stage that cannot be reached is dying; its pidfd says so in a moment.
-    const absl::Status sent = control_->Send({RoutingId(stage.status.stage), bytes});
+    // A stage that cannot be reached is dying; its pidfd or connection says so in a moment.
+    const absl::Status sent = SendRaw(stage, bytes);
     if (!sent.ok()) LogWarning("stage {}: {}", stage.status.stage, ToStd(sent.message()));
   }
   return seq;
 }
 
 void StageGroup::SendTo(int stage, const wire::ToStage& message) {
-  const absl::Status sent = SendRaw(stage, {.epoch = epoch_}, message);
+  const absl::Status sent = SendRaw(stages_[static_cast<size_t>(stage)], wire::Encode({.epoch = epoch_}, message));
   if (!sent.ok()) LogWarning("stage {}: {}", stage, ToStd(sent.message()));
 }
 
@@ -149,13 +140,20 @@ void StageGroup::SendToAll(const wire::ToStage& message) {
 std::vector<wire::PollItem> StageGroup::PollItems() {
   std::vector<wire::PollItem> items = {{.socket = control_.get()}};
   for (const Stage& stage : stages_) {
-    if (stage.pidfd >= 0) items.push_back({.fd = stage.pidfd});
+    if (stage.remote != nullptr) stage.remote->AddPollItems(&items);
+    if (stage.process.running()) items.push_back({.fd = stage.process.pidfd()});
   }
   return items;
 }
 
 void StageGroup::HandleEvents(bool work_due) {
   ReceiveMessages();
+  for (Stage& stage : stages_) {
+    if (stage.remote == nullptr) continue;
+    ReceiveRemote(stage);
+    JudgeRemote(stage);
+    if (const absl::Status alive = stage.remote->Tick(); !alive.ok()) Lose(stage, alive);
+  }
   ReapDead();
   KillHung(work_due);
 }
@@ -168,41 +166,50 @@ void StageGroup::ReceiveMessages() {
       return;
     }
     if (!parts->has_value()) return;
-    if ((*parts)->size() != 2) continue;
-    wire::Envelope envelope;
-    wire::FromStage message;
-    if (const absl::Status decoded = wire::Decode((**parts)[1], &envelope, &message); !decoded.ok()) {
-      LogWarning("control link: {}", ToStd(decoded.message()));
-      continue;
-    }
-    TakeMessage((**parts)[0], envelope, message);
+    if ((*parts)->size() == 2) TakeBytes((**parts)[1]);
   }
 }
 
-void StageGroup::TakeMessage(const std::string& routing_id, const wire::Envelope& envelope, const wire::FromStage& message) {
+void StageGroup::ReceiveRemote(Stage& stage) {
+  while (true) {
+    bool permanent = false;
+    const auto bytes = stage.remote->Receive(&permanent);
+    if (!bytes.ok()) return Lose(stage, bytes.status(), permanent);
+    if (!bytes->has_value()) return;
+    TakeBytes(**bytes);
+  }
+}
+
+void StageGroup::TakeBytes(std::string_view bytes) {
+  wire::Envelope envelope;
+  wire::FromStage message;
+  if (const absl::Status decoded = wire::Decode(bytes, &envelope, &message); !decoded.ok()) {
+    LogWarning("control link: {}", ToStd(decoded.message()));
+    return;
+  }
+  TakeMessage(envelope, message);
+}
+
+void StageGroup::TakeMessage(const wire::Envelope& envelope, const wire::FromStage& message) {
   const int index = std::visit([](const auto& m) { return static_cast<int>(m.stage); }, message);
   if (index < 0 || index >= n_stages()) return;
   Stage& stage = stages_[static_cast<size_t>(index)];
   stage.last_heard = Clock::now();
 
-  if (const auto* hello = std::get_if<wire::Hello>(&message)) {
-    if (hello->pid != stage.status.pid || stage.configured) return;  // of a process that is gone
-    if (hello->protocol != wire::kProtocolVersion) {
-      Lose(stage, FailedPrecondition("stage {} speaks protocol {}, not {}", index, hello->protocol, wire::kProtocolVersion));
-      return;
-    }
-    stage.configured = true;
-    // A worker started in an earlier epoch learns of the present one here.
-    SendTo(index, wire::Reset{});
-    SendTo(index, ConfigureFor(stage));
-    return;
+  if (const auto* hello = std::get_if<wire::Hello>(&message)) return TakeHello(stage, *hello);
+  if (std::holds_alternative<wire::WorkerEnded>(message) || std::holds_alternative<wire::Occupied>(message)) {
+    return TakeRemoteEnd(stage, message);
   }
   if (const auto* fault = std::get_if<wire::Fault>(&message)) {
     stage.fault = fault->message;
     return;  // its death follows
   }
   if (const auto* ready = std::get_if<wire::Ready>(&message)) {
-    TakeReady(*ready);
+    if (stage.remote != nullptr) {
+      stage.ready = *ready;
+    } else {
+      TakeReady(*ready);
+    }
     return;
   }
   if (envelope.epoch != epoch_) return;
@@ -216,6 +223,38 @@ void StageGroup::TakeMessage(const std::string& routing_id, const wire::Envelope
   stage.last_sign = Clock::now();
   if (std::holds_alternative<wire::StepDone>(message)) stage.status.last_seq = envelope.seq;
   listener_->OnStageMessage(index, envelope.seq, message);
+}
+
+void StageGroup::TakeHello(Stage& stage, const wire::Hello& hello) {
+  const int index = stage.status.stage;
+  if (stage.configured || (stage.remote == nullptr && hello.pid != stage.status.pid)) return;  // of a process that is gone
+  if (hello.protocol != wire::kProtocolVersion) {
+    Lose(stage, FailedPrecondition("stage {} speaks protocol {}, not {}", index, hello.protocol, wire::kProtocolVersion));
+    return;
+  }
+  stage.configured = true;
+  stage.status.pid = hello.pid;
+  stage.last_sign = Clock::now();
+  // A worker started in an earlier epoch learns of the present one here.
+  SendTo(index, wire::Reset{});
+  SendTo(index, ConfigureFor(stage));
+}
+
+void StageGroup::TakeRemoteEnd(Stage& stage, const wire::FromStage& message) {
+  if (stage.remote == nullptr) return;
+  if (std::holds_alternative<wire::Occupied>(message)) return stage.remote->AskAgain();
+  std::string how = std::get<wire::WorkerEnded>(message).message;
+  if (!stage.fault.empty()) how += ": " + stage.fault;
+  Lose(stage, Unavailable("stage {} ({}): the worker there {}", stage.status.stage, stage.remote->host(), how));
+}
+
+void StageGroup::JudgeRemote(Stage& stage) {
+  if (!stage.ready.has_value()) return;
+  const std::optional<absl::Status> verdict = model_check_->Judge(*stage.ready);
+  if (!verdict.has_value()) return;  // asked again
+  const wire::Ready ready = *std::exchange(stage.ready, std::nullopt);
+  if (verdict->ok()) return TakeReady(ready);
+  Lose(stage, FailedPrecondition("stage {} ({}): {}", stage.status.stage, stage.remote->host(), ToStd(verdict->message())), true);
 }
 
 void StageGroup::TakeReady(const wire::Ready& ready) {
@@ -244,19 +283,10 @@ void StageGroup::TakeReady(const wire::Ready& ready) {
 
 void StageGroup::ReapDead() {
   for (Stage& stage : stages_) {
-    if (stage.pidfd < 0) continue;
-    pollfd item{stage.pidfd, POLLIN, 0};
-    if (poll(&item, 1, 0) != 1) continue;
+    std::string how;
+    if (stage.remote != nullptr || !stage.process.WaitEnd(0, &how)) continue;
     ReceiveMessages();  // a Fault may have been its last word
-    if (stage.pidfd < 0) continue;
-    int wait_status = 0;
-    waitpid(stage.status.pid, &wait_status, 0);
-    std::string how = WIFSIGNALED(wait_status) ? fmt::format("was killed by signal {}", WTERMSIG(wait_status))
-                                               : fmt::format("exited with {}", WEXITSTATUS(wait_status));
-    if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 127) how = "could not be started: layover-stage is not beside layover";
     if (!stage.fault.empty()) how += ": " + stage.fault;
-    close(stage.pidfd);
-    stage.pidfd = -1;
     Lose(stage, Unavailable("stage {} (pid {}) {}", stage.status.stage, stage.status.pid, how));
   }
 }
@@ -267,29 +297,30 @@ void StageGroup::KillHung(bool work_due) {
   // Whoever did not listen cannot say that the others were silent: what they sent meanwhile is still on its way.
   const bool was_away = now - std::exchange(last_look_, now) > bound / 3;
   for (Stage& stage : stages_) {
-    if (stage.pidfd < 0) continue;
+    if (!stage.there()) continue;
     if (was_away) stage.last_sign = stage.last_heard = now;
     const bool loading = stage.status.state != StageState::kUp;
-    if (!loading && !work_due) stage.last_sign = now;
-    const auto limit = loading ? std::chrono::milliseconds(limits::kStageLoadDeadlineMs) : bound;
+    const bool absent = stage.remote != nullptr && !stage.configured;
+    if (absent ? stage.status.state == StageState::kRestarting : !loading && !work_due) stage.last_sign = now;
+    const auto limit = absent    ? std::chrono::milliseconds(limits::kRemoteAppearMs)
+                       : loading ? std::chrono::milliseconds(limits::kStageLoadDeadlineMs)
+                                 : bound;
     const bool stopped = !loading && now - stage.last_heard >= bound;
     if (now - stage.last_sign < limit && !stopped) continue;
-    LogError("stage {} (pid {}) {}: killed", stage.status.stage, stage.status.pid, stopped ? "is silent" : "makes no progress");
-    kill(stage.status.pid, SIGKILL);
     stage.last_sign = stage.last_heard = now;
+    const char* how = absent ? "cannot be had" : stopped ? "is silent" : "makes no progress";
+    if (stage.remote != nullptr) {
+      Lose(stage, Unavailable("stage {} ({}) {}", stage.status.stage, stage.remote->host(), how));
+      continue;
+    }
+    LogError("stage {} (pid {}) {}: killed", stage.status.stage, stage.status.pid, how);
+    stage.process.SignalKill();
   }
 }
 
-void StageGroup::StopProcess(Stage& stage) {
-  if (stage.pidfd < 0) return;
-  kill(stage.status.pid, SIGKILL);
-  waitpid(stage.status.pid, nullptr, 0);
-  close(stage.pidfd);
-  stage.pidfd = -1;
-}
-
-void StageGroup::Lose(Stage& stage, const absl::Status& why) {
-  StopProcess(stage);
+void StageGroup::Lose(Stage& stage, const absl::Status& why, bool permanent) {
+  stage.process.Kill();
+  if (stage.remote != nullptr) stage.remote->Detach();
   if (shutting_down_) return;
   LogError("{}", ToStd(why.message()));
   const bool was_up = stage.status.state == StageState::kUp;
@@ -300,12 +331,12 @@ void StageGroup::Lose(Stage& stage, const absl::Status& why) {
 
   ++epoch_;
   for (Stage& other : stages_) {
-    if (other.pidfd >= 0 && other.configured) SendTo(other.status.stage, wire::Reset{});
+    if (&other != &stage && other.there() && other.configured) SendTo(other.status.stage, wire::Reset{});
   }
   if (was_up) listener_->OnStageLost(stage.status.stage, why);
 
   // A first load that fails will fail again; a stage that keeps dying is not worth the noise.
-  if (!again || static_cast<int>(stage.restarts.size()) >= limits::kMaxStageRestartsPerHour) {
+  if (!again || permanent || static_cast<int>(stage.restarts.size()) >= limits::kMaxStageRestartsPerHour) {
     stage.status.state = StageState::kDown;
     listener_->OnStageDown(stage.status.stage, why);
     return;
@@ -327,15 +358,15 @@ void StageGroup::Shutdown() {
   if (shutting_down_) return;
   shutting_down_ = true;
   for (const Stage& stage : stages_) {
-    if (stage.pidfd >= 0) SendTo(stage.status.stage, wire::Shutdown{});
+    if (stage.remote != nullptr) stage.remote->Detach();
+    if (stage.process.running()) SendTo(stage.status.stage, wire::Shutdown{});
   }
   const Clock::time_point deadline = Clock::now() + std::chrono::seconds(5);
   for (Stage& stage : stages_) {
-    if (stage.pidfd < 0) continue;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    pollfd item{stage.pidfd, POLLIN, 0};
-    poll(&item, 1, static_cast<int>(std::max<int64_t>(0, left)));
-    StopProcess(stage);
+    std::string ignored;
+    (void)stage.process.WaitEnd(static_cast<int>(std::max<int64_t>(0, left)), &ignored);
+    stage.process.Kill();
   }
 }
 

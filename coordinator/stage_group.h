@@ -5,8 +5,8 @@
 //  - One sequence of ordered messages goes to all stages; `epoch` rises when any stage is lost, and everything of the
 //    old epoch (messages, frames, results) is dropped on both sides.
 //  - A lost stage is restarted alone; the others only forget their sessions (Reset).
-//  - A worker is known dead by its pidfd, known hung by a progress counter that stands still while work is due, or by
-//    heartbeats that do not come any more.
+//  - A worker is known dead by its pidfd, or on another machine by its connection (RemoteStage); known hung by a progress
+//    counter that stands still while work is due, or by heartbeats that do not come any more.
 #ifndef LAYOVER_COORDINATOR_STAGE_GROUP_H_
 #define LAYOVER_COORDINATOR_STAGE_GROUP_H_
 
@@ -14,15 +14,19 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/child_process.h"
 #include "common/plan/stage_plan.h"
 #include "common/topology.h"
 #include "common/wire/messages.h"
 #include "common/wire/socket.h"
+#include "coordinator/model_check.h"
+#include "coordinator/remote_stage.h"
 
 namespace layover {
 
@@ -36,9 +40,6 @@ struct StageStatus {
   StageState state = StageState::kLoading;
   uint64_t last_seq = 0;   // of the last step it finished
 };
-
-// The worker's program, which lies beside this one.
-std::string StageProgram();
 
 class StageGroup {
  public:
@@ -54,7 +55,9 @@ class StageGroup {
     virtual void OnStageMessage(int stage, uint64_t seq, const wire::FromStage& message) = 0;
   };
 
-  static absl::StatusOr<std::unique_ptr<StageGroup>> Create(const Topology& topology, const Plan& plan, Listener* listener);
+  // `store_id`: under which number remote stages keep segments; empty: nothing is saved.
+  static absl::StatusOr<std::unique_ptr<StageGroup>> Create(const Topology& topology, const Plan& plan, Listener* listener,
+                                                            const std::string& store_id = "");
   ~StageGroup();  // ends the workers
 
   absl::Status Start();
@@ -69,6 +72,9 @@ class StageGroup {
   std::vector<wire::PollItem> PollItems();
   void HandleEvents(bool work_due);
 
+  // The asking ends of links to what each remote stage keeps, for the coordinator itself.
+  std::vector<wire::FileEnd> SegmentEnds() const;
+
   int n_stages() const { return static_cast<int>(stages_.size()); }
   std::vector<StageStatus> Status() const;
   // From the workers' Ready, complete once all have been up: [n_layers + 2] layers, embedding, head; and the fingerprint.
@@ -82,27 +88,42 @@ class StageGroup {
   using Clock = std::chrono::steady_clock;
   struct Stage {
     StageStatus status;
-    int pidfd = -1;
+    ChildProcess process;
+    std::unique_ptr<RemoteStage> remote;    // instead of a process: on another machine
     bool configured = false;
     uint64_t progress = 0;
     Clock::time_point last_sign;            // of progress, or of anything while no work is due
     Clock::time_point last_heard;           // of any message
     std::deque<Clock::time_point> restarts; // within the last hour
     std::string fault;                      // what it said before it died
+    std::optional<wire::Ready> ready;       // of a remote stage: not compared with this machine's model yet
+    bool there() const { return remote != nullptr ? remote->attached() : process.running(); }
+  };
+  // The keys of a link's two ends; empty where the network is trusted.
+  struct LinkKeys {
+    wire::CurvePair bound, connecting;
   };
 
   StageGroup(const Topology& topology, const Plan& plan, Listener* listener);
   absl::Status Spawn(Stage& stage);
   wire::Configure ConfigureFor(const Stage& stage) const;
-  std::string DataEndpoint(int stage) const;
-  absl::Status SendRaw(int stage, const wire::Envelope& envelope, const wire::ToStage& message);
+  absl::Status MakeLinkKeys();
+  static wire::DataEnd EndOf(const LinkKeys& keys, const std::string& endpoint, bool binds);
+  wire::FileEnd SegmentEnd(const Stage& remote, bool of_coordinator, bool binds) const;
+  std::vector<wire::FileEnd> SegmentEndsFor(const Stage& stage) const;
+  wire::DataEnd EndOfHop(int hop, int stage) const;
+  absl::Status SendRaw(const Stage& stage, std::string_view bytes);
   void ReceiveMessages();
-  void TakeMessage(const std::string& routing_id, const wire::Envelope& envelope, const wire::FromStage& message);
+  void ReceiveRemote(Stage& stage);
+  void TakeBytes(std::string_view bytes);
+  void TakeMessage(const wire::Envelope& envelope, const wire::FromStage& message);
+  void TakeHello(Stage& stage, const wire::Hello& hello);
+  void TakeRemoteEnd(Stage& stage, const wire::FromStage& message);
+  void JudgeRemote(Stage& stage);
   void TakeReady(const wire::Ready& ready);
   void ReapDead();
   void KillHung(bool work_due);
-  void Lose(Stage& stage, const absl::Status& why);
-  void StopProcess(Stage& stage);
+  void Lose(Stage& stage, const absl::Status& why, bool permanent = false);
 
   const Topology& topology_;
   const Plan& plan_;
@@ -113,6 +134,10 @@ class StageGroup {
   uint32_t epoch_ = 1;
   uint64_t next_seq_ = 1;
   std::vector<Stage> stages_;
+  std::string store_id_;
+  std::unique_ptr<ModelCheck> model_check_; // where there are remote stages
+  std::vector<LinkKeys> hop_keys_;          // [stage that the hop leads to]
+  std::vector<LinkKeys> segment_keys_;      // [remote stage]
   std::vector<Digest> weight_digests_;
   std::string numerics_;
   Clock::time_point last_look_ = Clock::now();  // of KillHung

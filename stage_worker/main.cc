@@ -1,4 +1,5 @@
-// layover-stage: started by the coordinator, one process a stage. It is told everything over the control link.
+// layover-stage: started by the coordinator, one process a stage; it is told everything over the control link. Or
+// started by a person with --listen on another machine, where it waits for a coordinator.
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include "common/log.h"
 #include "common/storage/fault_point.h"
 #include "kernels/ops.h"
+#include "stage_worker/listener.h"
 #include "stage_worker/worker.h"
 
 namespace {
@@ -21,11 +23,28 @@ int ProbeDevice(const std::string& name) {
   return 1;
 }
 
+int MakeKeys(const std::string& stem) {
+  const absl::Status made = layover::wire::WriteCurvePair(stem + ".public", stem + ".secret");
+  if (made.ok()) return 0;
+  std::fprintf(stderr, "layover-stage: %s\n", std::string(made.message()).c_str());
+  return 1;
+}
+
+int Listen(const layover::ListenOptions& options) {
+  layover::InitLog("stage");
+  const auto listener = layover::StageListener::Open(options);
+  const absl::Status status = listener.ok() ? (*listener)->Run() : listener.status();
+  std::fprintf(stderr, "layover-stage: %s\n", std::string(status.message()).c_str());
+  return absl::IsInvalidArgument(status) ? 2 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   layover::WorkerOptions options;
-  CLI::App app("A stage worker of Layover. The coordinator starts it; see `layover serve --help`.");
+  CLI::App app(
+      "A stage worker of Layover. The coordinator starts it (see `layover serve --help`), or --listen makes it "
+      "wait on this machine for a coordinator whose topology names it as `host`.");
   app.add_option("--stage", options.stage, "which stage this is, from 0");
   CLI::Option* control = app.add_option("--control", options.control, "the coordinator's control endpoint");
   app.add_option("--epoch", options.epoch, "the pipeline's epoch");
@@ -34,10 +53,34 @@ int main(int argc, char** argv) {
   std::string probed;
   app.add_option("--probe-device", probed, "only say whether this device can be opened: exit 0, or 1 and why not")
       ->excludes(control);
+  layover::ListenOptions listening;
+  CLI::Option* listen =
+      app.add_option("--listen", listening.endpoint, "tcp://ADDRESS:PORT; the four ports after it are used too");
+  listen->excludes(control);
+  CLI::Option* secret =
+      app.add_option("--secret-key-file", listening.secret_key_file, "this machine's own CURVE secret key");
+  CLI::Option* known =
+      app.add_option("--public-key-file", listening.public_key_file, "the coordinator's CURVE public key");
+  secret->needs(known)->needs(listen);
+  known->needs(secret);
+  app.add_option("--model", options.model, "the model's file on this machine, where it is not the coordinator's path");
+  app.add_option("--bind-host", options.bind_host, "where activations are received; --listen sets it");
+  app.add_option("--store", options.store,
+                 "where this machine keeps its part of saved conversations; needed if the coordinator has a store");
+  std::string made_keys;
+  app.add_option("--make-keys", made_keys, "only write a new CURVE pair: FILE.public and FILE.secret")
+      ->excludes(control)
+      ->excludes(listen);
   CLI11_PARSE(app, argc, argv);
+  if (!made_keys.empty()) return MakeKeys(made_keys);
   if (!probed.empty()) return ProbeDevice(probed);
+  if (!listening.endpoint.empty()) {
+    listening.model = options.model;
+    listening.store = options.store;
+    return Listen(listening);
+  }
   if (options.control.empty()) {
-    std::fprintf(stderr, "layover-stage: --control is missing; `layover serve` starts this program\n");
+    std::fprintf(stderr, "layover-stage: --listen is missing (or --control: `layover serve` starts this program)\n");
     return 2;
   }
 

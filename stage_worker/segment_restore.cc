@@ -9,7 +9,6 @@
 #include "common/status.h"
 #include "common/storage/file_names.h"
 #include "common/storage/record_plan.h"
-#include "common/storage/segment_reader.h"
 
 namespace layover {
 namespace {
@@ -61,7 +60,7 @@ class Restore {
                                          .layer_end = ref.layer_end,
                                          .index_digest = ref.index_digest,
                                          .bytes = static_cast<uint64_t>(ref.bytes)};
-      ASSIGN_OR_RETURN(std::unique_ptr<SegmentReader> reader, SegmentReader::Open(ref.path, expected, {}));
+      ASSIGN_OR_RETURN(std::unique_ptr<SegmentReader> reader, hooks_.open(ref, expected));
       indexes_.push_back(reader->index());
       readers_.push_back(std::move(reader));
     }

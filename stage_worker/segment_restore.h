@@ -4,14 +4,19 @@
 #define LAYOVER_STAGE_WORKER_SEGMENT_RESTORE_H_
 
 #include <functional>
+#include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/storage/segment_reader.h"
 #include "common/wire/messages.h"
 #include "stage_worker/state_pieces.h"
 
 namespace layover {
 
 struct RestoreHooks {
+  // Opens a segment, wherever it is kept.
+  std::function<absl::StatusOr<std::unique_ptr<SegmentReader>>(const wire::SegmentRef&, const SegmentExpectations&)> open;
   std::function<bool()> cancelled;
   std::function<void(int64_t bytes_done, int64_t bytes_total)> tick;
 };

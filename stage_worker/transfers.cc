@@ -11,6 +11,7 @@
 #include "common/storage/durable_file.h"
 #include "common/storage/file_names.h"
 #include "common/storage/record_plan.h"
+#include "common/storage/remote_segment.h"
 #include "common/storage/segment_writer.h"
 #include "stage_worker/segment_restore.h"
 
@@ -127,11 +128,54 @@ void Transfers::AbortSave(const wire::AbortSave& abort) {
   }
   // Behind the save itself: if it had finished already, its file is removed here.
   save_lane_.Run([this, abort] {
-    const absl::Status removed = RemoveDurably(std::string(DirName(abort.path)), BaseName(abort.path));
+    const std::string_view folder = DirName(abort.path);
+    const absl::Status removed = home_.own == nullptr
+                                     ? RemoveDurably(std::string(folder), BaseName(abort.path))
+                                     : home_.own->Remove({JoinPath(BaseName(folder), BaseName(abort.path))});
     if (!removed.ok()) LogWarning("aborted save: {}", ToStd(removed.message()));
     std::lock_guard<std::mutex> lock(mutex_);
     aborted_saves_.erase(abort.save);
   });
+}
+
+void Transfers::RemoveSegments(const wire::RemoveSegments& remove) {
+  if (home_.own == nullptr) return;
+  save_lane_.Run([this, remove] {
+    const absl::Status removed = home_.own->Remove(remove.files);
+    if (!removed.ok()) LogWarning("own store: {}", ToStd(removed.message()));
+  });
+}
+
+void Transfers::SweepSegments(const wire::SweepSegments& sweep) {
+  if (home_.own == nullptr) return;
+  save_lane_.Run([this, sweep] {
+    const auto removed = home_.own->Sweep(sweep.keep);
+    if (!removed.ok()) LogWarning("own store: {}", ToStd(removed.status().message()));
+    for (const std::string& file : removed.value_or(std::vector<std::string>())) {
+      LogInfo("own store: removed {}, which nothing needs", file);
+    }
+  });
+}
+
+absl::StatusOr<std::string> Transfers::DirectoryFor(const wire::SaveSession& save) {
+  if (home_.host.empty()) return save.directory;
+  if (home_.own == nullptr) return FailedPrecondition("stage {} at {} keeps no store", stage_, home_.host);
+  return home_.own->FolderForWriting(save.folder, SegmentFileName(stage_, save.generation));
+}
+
+absl::StatusOr<std::unique_ptr<SegmentReader>> Transfers::OpenSegment(const wire::SegmentRef& ref,
+                                                                      const SegmentExpectations& expected) const {
+  if (ref.host == home_.host && home_.own == nullptr) return SegmentReader::Open(ref.path, expected, {});
+  const std::string file(BaseName(ref.path));
+  if (ref.host == home_.host) {
+    ASSIGN_OR_RETURN(const std::string folder, home_.own->FolderOf(ref.folder));
+    return SegmentReader::Open(JoinPath(folder, file), expected, {});
+  }
+  const auto link = home_.elsewhere.find(ref.host);
+  if (link == home_.elsewhere.end()) return FailedPrecondition("{} is kept by {}, which stage {} cannot reach", file, ref.host, stage_);
+  auto blocks = link->second->Open(ref.folder, file);
+  if (!blocks.ok()) return WithPart(blocks.status(), {.file = file});
+  return OpenSegmentBlocks(*std::move(blocks), ref.path, expected, {});
 }
 
 // Between two buffers of a save: rests if steps run. Its own proof's is one, and the last before the cut may be another.
@@ -184,7 +228,8 @@ absl::Status Transfers::WriteSegment(const wire::SaveSession& save, const std::v
     MakeWay(steps_before, &since);
     results_->Put({.message = wire::TransferTick{stage_, save.save, false, static_cast<int64_t>(bytes), bytes_total}});
   };
-  const std::string path = JoinPath(save.directory, SegmentFileName(stage_, save.generation));
+  ASSIGN_OR_RETURN(const std::string directory, DirectoryFor(save));
+  const std::string path = JoinPath(directory, SegmentFileName(stage_, save.generation));
   ASSIGN_OR_RETURN(const std::unique_ptr<SegmentWriter> writer, SegmentWriter::Create(path, header, options));
   for (size_t i = 0; i < save.branches.size(); ++i) {
     RETURN_IF_ERROR(WriteBranch(save, save.branches[i], sources[i], *writer));
@@ -334,6 +379,7 @@ TransferResult Transfers::DoRestore(const wire::RestoreSession& restore) {
                                .n_tokens = static_cast<int64_t>(restore.tokens.size()),
                                .prefix = DigestOfTokens(restore.tokens)};
   const RestoreHooks hooks{
+      .open = [this](const wire::SegmentRef& ref, const SegmentExpectations& expected) { return OpenSegment(ref, expected); },
       .cancelled = [this] { return cancel_all_.load(); },
       .tick = [&](int64_t done, int64_t total) {
         results_->Put({.message = wire::TransferTick{stage_, restore.restore, true, done, total}});

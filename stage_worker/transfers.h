@@ -11,12 +11,16 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
 
 #include "common/mailbox.h"
+#include "common/segment_link/own_store.h"
+#include "common/segment_link/segment_link.h"
+#include "common/storage/segment_reader.h"
 #include "common/storage/segment_writer.h"
 #include "common/wire/messages.h"
 #include "stage_worker/kv_pages.h"
@@ -33,6 +37,13 @@ struct TransferResult {
   StageSession session;
 };
 
+// Where a stage's segments are kept.
+struct SegmentHome {
+  std::string host;               // of a remote stage; empty: on the coordinator's machine, where paths are used as they come
+  std::unique_ptr<OwnStore> own;  // of a remote stage; null: nothing is kept
+  std::map<std::string, std::unique_ptr<SegmentLink>> elsewhere;  // by host; the restore thread's
+};
+
 class Transfers {
  public:
   // Saving takes what decoding leaves: of the processors by its priority; of the memory's bandwidth, which decoding
@@ -42,6 +53,8 @@ class Transfers {
 
   Transfers(Device& device, const KvPages& pages, const RecurrentState& states, int stage,
             Mailbox<TransferResult>* results);
+  // Before anything is asked of it, on a remote stage.
+  void SetHome(SegmentHome home) { home_ = std::move(home); }
   ~Transfers();  // cancels what runs and waits for it
 
   // What a save's branch is written from: a session cut at its length, or a parked image.
@@ -57,6 +70,9 @@ class Transfers {
   std::shared_ptr<const ParkImage> Parked(uint64_t park) const { return parked_.Get(park); }
   // The save's file goes; its receipt, if it is still to come, says Cancelled.
   void AbortSave(const wire::AbortSave& abort);
+  // Of a remote stage's own store.
+  void RemoveSegments(const wire::RemoveSegments& remove);
+  void SweepSegments(const wire::SweepSegments& sweep);
   // A step runs on what saving needs too: it makes way for a while.
   void NoteStep() {
     last_step_ = std::chrono::steady_clock::now().time_since_epoch().count();
@@ -95,6 +111,9 @@ class Transfers {
                            SegmentWriter& writer);
   absl::Status WriteRuns(const wire::SaveSession& save, const RunWriter& to, const std::vector<PieceRun>& runs,
                          const StateTables& from);
+  absl::StatusOr<std::string> DirectoryFor(const wire::SaveSession& save);
+  absl::StatusOr<std::unique_ptr<SegmentReader>> OpenSegment(const wire::SegmentRef& ref,
+                                                             const SegmentExpectations& expected) const;
   TransferResult DoUnpark(const wire::UnparkSession& unpark);
   absl::Status Fill(const ParkImage& image, const wire::UnparkSession& unpark);
   TransferResult DoRestore(const wire::RestoreSession& restore);
@@ -106,6 +125,7 @@ class Transfers {
   const StatePieces pieces_;
   const int stage_;
   Mailbox<TransferResult>* const results_;
+  SegmentHome home_;  // constant once set
   ParkStore parked_;
   std::atomic<bool> cancel_all_{false};
   std::atomic<std::chrono::steady_clock::rep> last_step_{0};

@@ -110,6 +110,14 @@ absl::Status Worker::TakeMessage(const wire::Envelope& envelope, wire::ToStage m
     if (transfers_ != nullptr) transfers_->AbortSave(*abort);
     return absl::OkStatus();
   }
+  if (const auto* remove = std::get_if<wire::RemoveSegments>(&message)) {
+    if (transfers_ != nullptr) transfers_->RemoveSegments(*remove);
+    return absl::OkStatus();
+  }
+  if (const auto* sweep = std::get_if<wire::SweepSegments>(&message)) {
+    if (transfers_ != nullptr) transfers_->SweepSegments(*sweep);
+    return absl::OkStatus();
+  }
   queue_.push_back({envelope.seq, std::move(message)});
   return absl::OkStatus();
 }
@@ -126,10 +134,46 @@ void Worker::Reset(uint32_t epoch) {
   LogInfo("epoch {}: all sessions forgotten", epoch);
 }
 
+absl::StatusOr<SegmentHome> Worker::OpenHome(const wire::Configure& configure) {
+  SegmentHome home{.host = configure.host};
+  if (!home.host.empty() && !configure.store_id.empty()) {
+    if (options_.store.empty()) {
+      return FailedPrecondition("conversations are saved, but this machine has no place for its segments; "
+                                "start layover-stage there with --store DIR");
+    }
+    ASSIGN_OR_RETURN(home.own, OwnStore::Open(options_.store, configure.store_id));
+  }
+  std::vector<wire::FileEnd> served;
+  for (wire::FileEnd end : configure.file_ends) {
+    end.end = HereEnd(end.end);
+    if (end.serves) {
+      served.push_back(std::move(end));
+      continue;
+    }
+    ASSIGN_OR_RETURN(auto socket, OpenSegmentEnd(context_, end));
+    const std::string name = end.host.empty() ? "the coordinator's machine" : end.host;
+    home.elsewhere[end.host] = std::make_unique<SegmentLink>(std::move(socket), name);
+  }
+  if (served.empty()) return home;
+  ASSIGN_OR_RETURN(segment_server_,
+                   SegmentServer::Start(context_, served, home.own != nullptr ? home.own->root() : configure.store));
+  return home;
+}
+
+// With the address of this machine that was asked for in place of any.
+wire::DataEnd Worker::HereEnd(wire::DataEnd end) const {
+  constexpr std::string_view kAnyHost = "tcp://*:";
+  if (end.endpoint.starts_with(kAnyHost) && !options_.bind_host.empty()) {
+    end.endpoint = fmt::format("tcp://{}:{}", options_.bind_host, end.endpoint.substr(kAnyHost.size()));
+  }
+  return end;
+}
+
 absl::Status Worker::Load(const wire::Configure& configure) {
   const auto start = std::chrono::steady_clock::now();
   configure_ = configure;
-  ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, GgufFile::Open(configure.model));
+  ASSIGN_OR_RETURN(SegmentHome home, OpenHome(configure));
+  ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, GgufFile::Open(options_.model.empty() ? configure.model : options_.model));
   ASSIGN_OR_RETURN(const ModelShape shape, ReadModelShape(*file));
   ASSIGN_OR_RETURN(device_, OpenDevice(configure.device, {.threads = configure.threads}));
   KvType kv_type;
@@ -154,14 +198,16 @@ absl::Status Worker::Load(const wire::Configure& configure) {
                                                 .has_windows = shape.window > 0,
                                                 .has_states = shape.recurrent.conv_taps > 0}));
   transfers_ = std::make_unique<Transfers>(*device_, *pages_, *states_, configure.stage, &results_);
+  transfers_->SetHome(std::move(home));
   if (!placement.owns_embedding) {
-    ASSIGN_OR_RETURN(receiver_, OpenZmqReceiver(context_, configure.data_bind));
+    ASSIGN_OR_RETURN(receiver_, OpenZmqReceiver(context_, HereEnd(configure.data_in)));
   }
   if (!placement.owns_head) {
-    ASSIGN_OR_RETURN(sender_, OpenZmqSender(context_, configure.data_connect));
+    ASSIGN_OR_RETURN(sender_, OpenZmqSender(context_, HereEnd(configure.data_out)));
   }
 
-  wire::Ready ready{.stage = configure.stage, .numerics = device_->NumericsFingerprint()};
+  wire::Ready ready{.stage = configure.stage, .numerics = device_->NumericsFingerprint(), .arch = ArchDigest(shape),
+                    .rope = RopeDigest(*file, shape)};
   for (int layer = layers.begin; layer < layers.end; ++layer) {
     ready.layer_digests.emplace_back(layer, LayerWeightDigest(*file, shape, layer));
   }

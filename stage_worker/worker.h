@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "common/mailbox.h"
+#include "common/segment_link/segment_server.h"
 #include "common/wire/messages.h"
 #include "common/wire/socket.h"
 #include "stage_worker/links/data_link.h"
@@ -26,6 +27,9 @@ struct WorkerOptions {
   int stage = 0;
   std::string control;  // the coordinator's endpoint
   uint32_t epoch = 0;
+  std::string model;      // on this machine; empty: the path that Configure names
+  std::string bind_host;  // of data ends that are bound over TCP
+  std::string store;      // this machine's own folder of segments; empty: it keeps none
 };
 
 class Worker {
@@ -44,6 +48,8 @@ class Worker {
 
   absl::Status Connect();
   absl::Status Load(const wire::Configure& configure);
+  absl::StatusOr<SegmentHome> OpenHome(const wire::Configure& configure);
+  wire::DataEnd HereEnd(wire::DataEnd end) const;
   absl::Status Loop();
   absl::Status ReceiveControl();
   absl::Status TakeMessage(const wire::Envelope& envelope, wire::ToStage message);
@@ -77,6 +83,7 @@ class Worker {
   std::unique_ptr<StepRunner> runner_;
   std::unique_ptr<DataReceiver> receiver_;  // null on the first stage
   std::unique_ptr<DataSender> sender_;      // null on the last
+  std::unique_ptr<SegmentServer> segment_server_;  // where other machines read this one's segments
   int n_embd_ = 0;
   Mailbox<TransferResult> results_;
   std::unique_ptr<Transfers> transfers_;    // after what it uses: destroyed first

@@ -117,6 +117,7 @@ std::string PlanText(const Plan& plan) {
         fmt::format("{:<6}{:<10}{:<10}{:>12}{:>12}{:>12}{:>12}{:>12}\n", stage.stage, stage.device,
                     fmt::format("{}-{}", stage.layers.begin, stage.layers.end - 1), Size(stage.weight_bytes),
                     Size(stage.kv_bytes), Size(stage.state_bytes), Size(stage.scratch_bytes), Size(stage.total_bytes));
+    if (!stage.host.empty()) text += fmt::format("      on {}\n", stage.host);
     total += stage.total_bytes;
   }
   text += fmt::format("{:>86}\n", Size(total));
@@ -133,6 +134,7 @@ std::string PlanJson(const Plan& plan) {
     ordered_json entry;
     entry["stage"] = stage.stage;
     entry["device"] = stage.device;
+    if (!stage.host.empty()) entry["host"] = stage.host;
     entry["layers"] = {stage.layers.begin, stage.layers.end};
     entry["weight_bytes"] = stage.weight_bytes;
     entry["kv_bytes"] = stage.kv_bytes;

@@ -294,6 +294,7 @@ absl::StatusOr<Plan> MakePlan(const Topology& topology, const GgufFile& file, co
     StagePlan stage = costs.Cost(ranges[i]);
     stage.stage = i;
     stage.device = topology.stages[i].device;
+    stage.host = topology.stages[i].host;
     plan.stages.push_back(std::move(stage));
   }
   return plan;

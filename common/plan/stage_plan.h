@@ -18,6 +18,7 @@ namespace layover {
 struct StagePlan {
   int stage = 0;
   std::string device;
+  std::string host;             // of a remote stage, else empty
   LayerRange layers;
   bool owns_embedding = false;  // the first stage
   bool owns_head = false;       // the last stage

@@ -11,6 +11,7 @@
 #include "common/storage/file_names.h"
 #include "common/storage/fork_join.h"
 #include "common/storage/on_disk.h"
+#include "common/storage/remote_segment.h"
 #include "fmt/format.h"
 
 namespace layover {
@@ -249,7 +250,14 @@ absl::StatusOr<std::unique_ptr<SegmentReader>> SegmentReader::Open(const std::st
     if (const std::optional<SegmentName> name = ParseSegmentFileName(part.file)) part.stage = name->stage;
     return WithPart(in.status(), part);
   }
-  auto reader = std::make_unique<SegmentReaderImpl>(path, std::move(options), *std::move(in));
+  return OpenSegmentBlocks(*std::move(in), path, expected, std::move(options));
+}
+
+absl::StatusOr<std::unique_ptr<SegmentReader>> OpenSegmentBlocks(std::unique_ptr<BlockReader> in,
+                                                                 const std::string& path,
+                                                                 const SegmentExpectations& expected,
+                                                                 SegmentReader::Options options) {
+  auto reader = std::make_unique<SegmentReaderImpl>(path, std::move(options), std::move(in));
   RETURN_IF_ERROR(reader->Note(reader->ReadParts(expected)));
   return reader;
 }

@@ -11,6 +11,7 @@
 #include "common/storage/durable_file.h"
 #include "common/storage/file_names.h"
 #include "common/storage/record_plan.h"
+#include "common/storage/remote_segment.h"
 #include "common/storage/store_layout.h"
 #include "fmt/format.h"
 
@@ -19,8 +20,9 @@ namespace {
 
 class Verifier {
  public:
-  Verifier(const std::string& store, ConversationImage image, const std::function<void(uint64_t)>& progress)
-      : store_(store), image_(std::move(image)), progress_(progress) {}
+  Verifier(const std::string& store, ConversationImage image, const std::function<void(uint64_t)>& progress,
+           const RemoteOpener& open_remote)
+      : store_(store), image_(std::move(image)), progress_(progress), open_remote_(open_remote) {}
 
   VerifyReport Run() {
     report_.id = image_.id;
@@ -59,15 +61,23 @@ class Verifier {
     report_.bytes += FileBytes(fd->get(), path).value_or(0);
   }
 
+  absl::StatusOr<std::unique_ptr<SegmentReader>> Open(const ManifestSegment& segment, const SegmentPlace& place,
+                                                      const SegmentReader::Options& options) const {
+    if (segment.host.empty()) return SegmentReader::Open(place.path, place.expected, options);
+    ASSIGN_OR_RETURN(std::unique_ptr<BlockReader> blocks,
+                     open_remote_(segment.host, std::string(BaseName(DirName(place.path))), segment.file));
+    return OpenSegmentBlocks(std::move(blocks), place.path, place.expected, options);
+  }
+
   void ReadSegment(const ManifestSegment& segment) {
-    if (!segment.host.empty())
+    if (!segment.host.empty() && !open_remote_)
       return Problem(segment, -1, fmt::format("is kept by {}, it cannot be read here", segment.host));
     absl::StatusOr<SegmentPlace> place = PlaceOfSegment(store_, image_.folder, *image_.manifest, segment);
     if (!place.ok()) return Problem(place.status(), segment.file);
     SegmentReader::Options options;
     const uint64_t before = report_.bytes;
     if (progress_) options.progress = [this, before](uint64_t bytes) { progress_(before + bytes); };
-    absl::StatusOr<std::unique_ptr<SegmentReader>> reader = SegmentReader::Open(place->path, place->expected, options);
+    absl::StatusOr<std::unique_ptr<SegmentReader>> reader = Open(segment, *place, options);
     if (!reader.ok()) return Problem(reader.status(), segment.file);
     std::vector<size_t> all((*reader)->index().size());
     for (size_t i = 0; i < all.size(); ++i) all[i] = i;
@@ -165,6 +175,7 @@ class Verifier {
   const std::string& store_;
   const ConversationImage image_;
   const std::function<void(uint64_t)>& progress_;
+  const RemoteOpener& open_remote_;
   VerifyReport report_;
   std::vector<std::vector<IndexEntry>> indexes_;  // of the segments read
   std::vector<IndexView> views_;                  // of indexes_
@@ -176,12 +187,18 @@ class Verifier {
 
 absl::StatusOr<VerifyReport> VerifyConversation(const std::string& store, const std::string& folder,
                                                 const std::function<void(uint64_t bytes)>& progress) {
+  return VerifyConversation(store, folder, progress, nullptr);
+}
+
+absl::StatusOr<VerifyReport> VerifyConversation(const std::string& store, const std::string& folder,
+                                                const std::function<void(uint64_t bytes)>& progress,
+                                                const RemoteOpener& open_remote) {
   ASSIGN_OR_RETURN(ConversationImage image, LoadConversation(store, folder));
   if (absl::IsNotFound(image.journal_status) && !image.manifest.has_value() &&
       absl::IsNotFound(image.manifest_status)) {
     return NotFound("there is no conversation in {}", folder);
   }
-  return Verifier(store, std::move(image), progress).Run();
+  return Verifier(store, std::move(image), progress, open_remote).Run();
 }
 
 }  // namespace layover

@@ -70,9 +70,12 @@ void Fields(Ar& ar, First& first, Rest&... rest) {
 template <typename Ar> void Visit(Ar& ar, Digest& m) { Fields(ar, m.high, m.low); }
 template <typename Ar, typename A, typename B> void Visit(Ar& ar, std::pair<A, B>& m) { Fields(ar, m.first, m.second); }
 template <typename Ar> void Visit(Ar& ar, Envelope& m) { Fields(ar, m.epoch, m.seq); }
+template <typename Ar> void Visit(Ar& ar, DataEnd& m) { Fields(ar, m.endpoint, m.binds, m.own_secret, m.peer_public); }
+template <typename Ar> void Visit(Ar& ar, FileEnd& m) { Fields(ar, m.end, m.serves, m.host); }
 template <typename Ar> void Visit(Ar& ar, Configure& m) {
   Fields(ar, m.stage, m.n_stages, m.model, m.layer_begin, m.layer_end, m.device, m.threads, m.kv_type, m.context, m.n_pages,
-         m.n_window_pages, m.n_slots, m.max_step_tokens, m.data_bind, m.data_connect);
+         m.n_window_pages, m.n_slots, m.max_step_tokens, m.data_in, m.data_out, m.host, m.store_id, m.store,
+         m.file_ends);
 }
 template <typename Ar> void Visit(Ar& ar, Reset&) {}
 template <typename Ar> void Visit(Ar& ar, Shutdown&) {}
@@ -96,7 +99,7 @@ template <typename Ar> void Visit(Ar& ar, StepSlice& m) {
 }
 template <typename Ar> void Visit(Ar& ar, Step& m) { Fields(ar, m.slices); }
 template <typename Ar> void Visit(Ar& ar, SegmentRef& m) {
-  Fields(ar, m.path, m.layer_begin, m.layer_end, m.generation, m.bytes, m.index_digest, m.folder);
+  Fields(ar, m.path, m.layer_begin, m.layer_end, m.generation, m.bytes, m.index_digest, m.folder, m.host);
 }
 template <typename Ar> void Visit(Ar& ar, BranchCut& m) {
   Fields(ar, m.branch, m.session, m.park, m.n_tokens, m.base, m.window_base, m.checkpoints);
@@ -113,9 +116,13 @@ template <typename Ar> void Visit(Ar& ar, UnparkSession& m) {
   Fields(ar, m.restore, m.park, m.session, m.n_tokens, m.pages, m.state, m.checkpoints);
 }
 template <typename Ar> void Visit(Ar& ar, DropPark& m) { Fields(ar, m.park); }
+template <typename Ar> void Visit(Ar& ar, Attach& m) { Fields(ar, m.protocol, m.stage, m.coordinator); }
+template <typename Ar> void Visit(Ar& ar, KeepAlive&) {}
+template <typename Ar> void Visit(Ar& ar, RemoveSegments& m) { Fields(ar, m.files); }
+template <typename Ar> void Visit(Ar& ar, SweepSegments& m) { Fields(ar, m.keep); }
 template <typename Ar> void Visit(Ar& ar, Hello& m) { Fields(ar, m.protocol, m.stage, m.pid); }
 template <typename Ar> void Visit(Ar& ar, Ready& m) {
-  Fields(ar, m.stage, m.layer_digests, m.numerics, m.weight_bytes, m.load_ms);
+  Fields(ar, m.stage, m.layer_digests, m.numerics, m.weight_bytes, m.load_ms, m.arch, m.rope);
 }
 template <typename Ar> void Visit(Ar& ar, Fault& m) { Fields(ar, m.stage, m.code, m.message); }
 template <typename Ar> void Visit(Ar& ar, RowReport& m) {
@@ -136,6 +143,8 @@ template <typename Ar> void Visit(Ar& ar, TransferTick& m) {
   Fields(ar, m.stage, m.number, m.restore, m.bytes_done, m.bytes_total);
 }
 template <typename Ar> void Visit(Ar& ar, Heartbeat& m) { Fields(ar, m.stage, m.last_seq, m.progress); }
+template <typename Ar> void Visit(Ar& ar, WorkerEnded& m) { Fields(ar, m.stage, m.message); }
+template <typename Ar> void Visit(Ar& ar, Occupied& m) { Fields(ar, m.stage); }
 
 template <typename T> struct IsVector : std::false_type {};
 template <typename T> struct IsVector<std::vector<T>> : std::true_type {};

@@ -17,12 +17,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/digest.h"
+#include "common/wire/link_end.h"
 #include "common/wire/sampler_spec.h"
 
 namespace layover::wire {
 
 // Raised when a message changes shape; a worker of another version is refused at Hello.
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 // ------------------------------------------------------------------------------------------- coordinator -> worker
 
@@ -41,8 +42,12 @@ struct Configure {
   int32_t n_window_pages = 0;
   int32_t n_slots = 0;             // recurrent state slots
   int32_t max_step_tokens = 0;     // most rows of a step
-  std::string data_bind;           // endpoint for activations from the stage before; empty on the first
-  std::string data_connect;        // endpoint of the stage after; empty on the last
+  DataEnd data_in;                 // activations from the stage before; none on the first
+  DataEnd data_out;                // to the stage after; none on the last
+  std::string host;                // as the topology says; empty: the coordinator's machine
+  std::string store_id;            // a remote stage keeps this store's segments in a folder of that name; empty: no store
+  std::string store;               // the coordinator's own folder
+  std::vector<FileEnd> file_ends;
 };
 
 // A new epoch: forget every session, every pending message and every frame of older epochs.
@@ -138,6 +143,7 @@ struct SegmentRef {
   int64_t bytes = 0;
   Digest index_digest;
   std::string folder;                   // 64 hex digits: the conversation folder it was written for
+  std::string host;                     // of the remote stage that keeps it; empty: the coordinator's store
 };
 
 // One branch of a save: rows [base, n_tokens) of the session are written, those below are in older segments already.
@@ -211,8 +217,30 @@ struct DropPark {
   uint64_t park = 0;
 };
 
+// To a remote stage: segments of its own store, FOLDER/FILE, that nothing needs any more.
+struct RemoveSegments {
+  std::vector<std::string> files;
+};
+
+// To a remote stage whose worker is new: what was there before it and is not named here goes. FOLDER/FILE.
+struct SweepSegments {
+  std::vector<std::string> keep;
+};
+
+// To a listening machine (`layover-stage --listen`), which starts a worker of this epoch and passes everything else on to
+// it. Answered by that worker's Hello, by Occupied, or by WorkerEnded.
+struct Attach {
+  uint32_t protocol = kProtocolVersion;
+  int32_t stage = 0;
+  uint64_t coordinator = 0;        // a number of its own: after a broken connection the same one takes its place again
+};
+
+// To a listening machine: the coordinator lives. Sent every limits::kHeartbeatIntervalMs.
+struct KeepAlive {};
+
 using ToStage = std::variant<Configure, Reset, Shutdown, OpenSession, ForkSession, TruncateSession, CloseSession, Step,
-                             SaveSession, AbortSave, RestoreSession, ParkSession, UnparkSession, DropPark>;
+                             SaveSession, AbortSave, RestoreSession, ParkSession, UnparkSession, DropPark, Attach,
+                             KeepAlive, RemoveSegments, SweepSegments>;
 
 // ------------------------------------------------------------------------------------------- worker -> coordinator
 
@@ -228,6 +256,8 @@ struct Ready {
   std::string numerics;                                   // the device's fingerprint
   int64_t weight_bytes = 0;
   int64_t load_ms = 0;
+  Digest arch;                                            // of the model file that was opened (model_identity.h)
+  Digest rope;
 };
 
 // A failed load, or a failure that leaves the worker unusable; it exits after it.
@@ -314,8 +344,19 @@ struct Heartbeat {
   uint64_t progress = 0;
 };
 
-using FromStage =
-    std::variant<Hello, Ready, Fault, StepDone, SaveReceipt, RestoreReceipt, ParkReceipt, TransferTick, Heartbeat>;
+// From a listening machine: its worker is no more, or could not be started.
+struct WorkerEnded {
+  int32_t stage = 0;
+  std::string message;
+};
+
+// From a listening machine: another coordinator has it. It may be asked again.
+struct Occupied {
+  int32_t stage = 0;
+};
+
+using FromStage = std::variant<Hello, Ready, Fault, StepDone, SaveReceipt, RestoreReceipt, ParkReceipt, TransferTick,
+                               Heartbeat, WorkerEnded, Occupied>;
 
 // ------------------------------------------------------------------------------------------------------------ codec
 
@@ -333,16 +374,6 @@ absl::Status Decode(std::string_view bytes, Envelope* envelope, FromStage* messa
 
 WireStatus ToWire(const absl::Status& status);
 absl::Status FromWire(const WireStatus& status, int stage);
-
-// The header of an activation frame on the data link; the payload [n_rows, dim] float32 follows as a second part.
-struct FrameHeader {
-  uint32_t magic = 0x4d52464c;          // "LFRM"
-  uint32_t epoch = 0;
-  uint64_t seq = 0;
-  uint32_t n_rows = 0;
-  uint32_t dim = 0;
-};
-static_assert(sizeof(FrameHeader) == 24);
 
 }  // namespace layover::wire
 

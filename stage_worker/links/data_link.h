@@ -32,9 +32,9 @@ class DataReceiver {
   virtual void Clear() = 0;
 };
 
-// ZeroMQ PUSH/PULL, over ipc:// or tcp://.
-absl::StatusOr<std::unique_ptr<DataSender>> OpenZmqSender(wire::SocketContext& context, const std::string& endpoint);
-absl::StatusOr<std::unique_ptr<DataReceiver>> OpenZmqReceiver(wire::SocketContext& context, const std::string& endpoint);
+// ZeroMQ PUSH/PULL, over ipc:// or tcp://, with CURVE where the end has keys.
+absl::StatusOr<std::unique_ptr<DataSender>> OpenZmqSender(wire::SocketContext& context, const wire::DataEnd& end);
+absl::StatusOr<std::unique_ptr<DataReceiver>> OpenZmqReceiver(wire::SocketContext& context, const wire::DataEnd& end);
 
 }  // namespace layover
 

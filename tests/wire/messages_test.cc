@@ -21,7 +21,10 @@ ToStage FullStep() {
 }
 
 std::vector<ToStage> AllToStage() {
-  return {Configure{.stage = 1, .n_stages = 2, .model = "m.gguf", .layer_end = 3, .device = "cpu", .kv_type = "f16"},
+  return {Configure{.stage = 1, .n_stages = 2, .model = "m.gguf", .layer_end = 3, .device = "cpu", .kv_type = "f16",
+                    .data_in = {"tcp://*:7002", true, "s", "p"}, .data_out = {"ipc://d", false, "", ""},
+                    .host = "tcp://h:7001", .store_id = "ab", .store = "d",
+                    .file_ends = {{{"tcp://*:7004", true, "s", "p"}, true, "tcp://h:1"}}},
           Reset{},
           Shutdown{},
           OpenSession{3},
@@ -33,22 +36,28 @@ std::vector<ToStage> AllToStage() {
                       .identity = {6, 7}},
           AbortSave{1, "p"},
           RestoreSession{.restore = 1, .session = 2, .tokens = {3}, .pages = {4}, .state = {1, 2, {3}}, .checkpoints = {{4, 5, {6}}},
-                         .segments = {{"p", 0, 3, 4, 5, {6, 7}, "f"}}, .folder = "f", .identity = {1, 2}},
+                         .segments = {{"p", 0, 3, 4, 5, {6, 7}, "f", "tcp://h:1"}}, .folder = "f", .identity = {1, 2}},
           ParkSession{1, 2, {{3, 4, {5}}}},
           UnparkSession{1, 2, 3, 4, {5}, {6, 7, {8}}, {{9, 10, {11}}}},
-          DropPark{6}};
+          DropPark{6},
+          Attach{kProtocolVersion, 1, 1ull << 63},
+          KeepAlive{},
+          RemoveSegments{{"f/s00-g000001.seg"}},
+          SweepSegments{{"f/s00-g000002.seg"}}};
 }
 
 std::vector<FromStage> AllFromStage() {
   return {Hello{kProtocolVersion, 1, 2},
-          Ready{1, {{0, {1, 2}}, {-1, {3, 4}}}, "cpu", 5, 6},
+          Ready{1, {{0, {1, 2}}, {-1, {3, 4}}}, "cpu", 5, 6, {7, 8}, {9, 10}},
           Fault{1, 2, "why"},
           StepDone{1, {{7, {{3, 4, -1.5f, {{5, -0.25f}}, {6, 7}, "raw"}}}}, 8},
           SaveReceipt{.stage = 1, .save = 2, .status = {3, "m", "f", "g"}, .prefix = {1, 2}, .bytes = 9, .index_digest = {3, 4}},
           RestoreReceipt{.stage = 1, .restore = 2, .n_tokens = 3, .prefix = {4, 5}, .bytes_read = 6, .ms = 7},
           ParkReceipt{1, 2, {3, "m", "f", "g"}, 4, 5},
           TransferTick{1, 2, true, 3, 4},
-          Heartbeat{1, 2, 3}};
+          Heartbeat{1, 2, 3},
+          WorkerEnded{1, "how"},
+          Occupied{1}};
 }
 
 template <typename Message>
