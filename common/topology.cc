@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "common/link_choice.h"
 #include "common/remote_limits.h"
 #include "common/status.h"
 #include "common/yaml_map.h"
@@ -220,16 +221,7 @@ class TopologyReader {
   }
 
   absl::Status CheckLinks() const {
-    for (size_t i = 1; i < topology_.stages.size(); ++i) {
-      const StageSettings& before = topology_.stages[i - 1];
-      const StageSettings& stage = topology_.stages[i];
-      if (stage.link == LinkKind::kNccl && (stage.device == "cpu" || before.device == "cpu")) {
-        return InvalidArgument("{}:{}: stage {}: link nccl joins two GPUs, this hop has a cpu", file_, stage.line, i);
-      }
-      if (stage.link == LinkKind::kShm && stage.host != before.host) {
-        return InvalidArgument("{}:{}: stage {}: link shm joins stages of one host", file_, stage.line, i);
-      }
-    }
+    for (size_t i = 1; i < topology_.stages.size(); ++i) RETURN_IF_ERROR(ChooseLink(topology_, i).status());
     return absl::OkStatus();
   }
 

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "common/child_process.h"
 #include "common/status.h"
@@ -31,8 +32,8 @@ std::string ReadAll(int fd) {
   return text.substr(0, text.find('\n'));
 }
 
-// Exit status of `layover-stage --probe-device NAME`, and what it says.
-absl::StatusOr<int> AskStageProgram(const std::string& device, std::string* answer) {
+// Exit status of `layover-stage --probe-device NAME [--probe-nccl]`, and what it says.
+absl::StatusOr<int> AskStageProgram(const std::string& device, bool nccl, std::string* answer) {
   const std::string program = StageProgram();
   int ends[2];
   if (pipe(ends) != 0) return ErrnoStatus(errno, "pipe");
@@ -42,7 +43,7 @@ absl::StatusOr<int> AskStageProgram(const std::string& device, std::string* answ
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
   posix_spawn_file_actions_addclose(&actions, ends[1]);
-  const char* arguments[] = {program.c_str(), "--probe-device", device.c_str(), nullptr};
+  const char* arguments[] = {program.c_str(), "--probe-device", device.c_str(), nccl ? "--probe-nccl" : nullptr, nullptr};
   pid_t pid = 0;
   const int error = posix_spawn(&pid, program.c_str(), &actions, nullptr, const_cast<char* const*>(arguments), environ);
   posix_spawn_file_actions_destroy(&actions);
@@ -60,12 +61,21 @@ absl::StatusOr<int> AskStageProgram(const std::string& device, std::string* answ
 }  // namespace
 
 absl::Status ProbeDevices(const Topology& topology) {
-  std::set<std::string> asked = {"cpu"};
-  for (const StageSettings& stage : topology.stages) {
-    if (!stage.host.empty() || !asked.insert(stage.device).second) continue;
+  std::set<std::pair<std::string, bool>> asked = {{"cpu", false}};
+  const auto ask = [&](const std::string& device, bool nccl, int line) -> absl::Status {
+    if (!asked.insert({device, nccl}).second) return absl::OkStatus();
     std::string answer;
-    ASSIGN_OR_RETURN(const int status, AskStageProgram(stage.device, &answer));
-    if (status != 0) return Unavailable("{}:{}: {}", topology.file, stage.line, answer);
+    ASSIGN_OR_RETURN(const int status, AskStageProgram(device, nccl, &answer));
+    if (status != 0) return Unavailable("{}:{}: {}", topology.file, line, answer);
+    return absl::OkStatus();
+  };
+  for (size_t i = 0; i < topology.stages.size(); ++i) {
+    const StageSettings& stage = topology.stages[i];
+    if (!stage.host.empty()) continue;
+    RETURN_IF_ERROR(ask(stage.device, false, stage.line));
+    if (i == 0 || stage.link != LinkKind::kNccl) continue;
+    RETURN_IF_ERROR(ask(topology.stages[i - 1].device, true, stage.line));
+    RETURN_IF_ERROR(ask(stage.device, true, stage.line));
   }
   return absl::OkStatus();
 }

@@ -8,8 +8,8 @@
 
 namespace layover {
 
-// Asks once for every device but `cpu` of the stages on this host. Unavailable with the topology's line and what is
-// missing (plug-in, driver, device).
+// Asks once for every device but `cpu` of the stages on this host, and for NCCL where a hop asks for it. Unavailable with
+// the topology's line and what is missing (plug-in, driver, device, library).
 absl::Status ProbeDevices(const Topology& topology);
 
 }  // namespace layover

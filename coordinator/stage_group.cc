@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <random>
+#include <utility>
 
 #include "common/check.h"
 #include "common/log.h"
@@ -44,6 +45,7 @@ absl::StatusOr<std::unique_ptr<StageGroup>> StageGroup::Create(const Topology& t
     group->stages_.push_back(std::move(stage));
   }
   RETURN_IF_ERROR(group->MakeLinkKeys());
+  RETURN_IF_ERROR(group->RenewHops());
   group->weight_digests_.resize(static_cast<size_t>(plan.stages.back().layers.end) + 2);
   return group;
 }
@@ -83,7 +85,12 @@ absl::Status StageGroup::Spawn(Stage& stage) {
 }
 
 bool StageGroup::up() const {
-  return std::all_of(stages_.begin(), stages_.end(), [](const Stage& s) { return s.status.state == StageState::kUp; });
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    if (stages_[i].status.state != StageState::kUp) return false;
+    const bool joined = hops_[i].sender_joined && hops_[i].receiver_joined;
+    if (plan_.stages[i].link == LinkKind::kNccl && !joined) return false;
+  }
+  return true;
 }
 
 wire::Configure StageGroup::ConfigureFor(const Stage& stage) const {
@@ -101,6 +108,8 @@ wire::Configure StageGroup::ConfigureFor(const Stage& stage) const {
           .n_window_pages = plan_.n_window_pages + plan_.n_checkpoint_window_pages,
           .n_slots = plan_.n_state_slots + plan_.n_checkpoint_slots,
           .max_step_tokens = plan_.step_rows,
+          .link_in = LinkOf(index),
+          .link_out = LinkOf(index + 1),
           .data_in = EndOfHop(index, index),
           .data_out = EndOfHop(index + 1, index),
           .host = topology_.stages[static_cast<size_t>(index)].host,
@@ -221,6 +230,8 @@ void StageGroup::TakeMessage(const wire::Envelope& envelope, const wire::FromSta
     return;
   }
   stage.last_sign = Clock::now();
+  if (const auto* offer = std::get_if<wire::HopOffered>(&message)) return TakeOffer(index, *offer);
+  if (const auto* joined = std::get_if<wire::HopJoined>(&message)) return TakeJoined(index, *joined);
   if (std::holds_alternative<wire::StepDone>(message)) stage.status.last_seq = envelope.seq;
   listener_->OnStageMessage(index, envelope.seq, message);
 }
@@ -236,7 +247,7 @@ void StageGroup::TakeHello(Stage& stage, const wire::Hello& hello) {
   stage.status.pid = hello.pid;
   stage.last_sign = Clock::now();
   // A worker started in an earlier epoch learns of the present one here.
-  SendTo(index, wire::Reset{});
+  SendTo(index, ResetFor(index));
   SendTo(index, ConfigureFor(stage));
 }
 
@@ -275,7 +286,8 @@ void StageGroup::TakeReady(const wire::Ready& ready) {
   stage.status.state = StageState::kUp;
   stage.last_sign = Clock::now();
   // Also tells a worker whose load outlasted an epoch which one it is.
-  SendTo(ready.stage, wire::Reset{});
+  SendTo(ready.stage, ResetFor(ready.stage));
+  HandOver(ready.stage);
   LogInfo("stage {} is up: layers [{}, {}), loaded in {} ms", ready.stage, stage.status.layers.begin,
           stage.status.layers.end, ready.load_ms);
   if (up()) listener_->OnStagesUp();
@@ -330,8 +342,9 @@ void StageGroup::Lose(Stage& stage, const absl::Status& why, bool permanent) {
   stage.status.state = StageState::kRestarting;
 
   ++epoch_;
+  const absl::Status renewed = RenewHops();
   for (Stage& other : stages_) {
-    if (&other != &stage && other.there() && other.configured) SendTo(other.status.stage, wire::Reset{});
+    if (&other != &stage && other.there() && other.configured) SendTo(other.status.stage, ResetFor(other.status.stage));
   }
   if (was_up) listener_->OnStageLost(stage.status.stage, why);
 
@@ -342,7 +355,7 @@ void StageGroup::Lose(Stage& stage, const absl::Status& why, bool permanent) {
     return;
   }
   stage.restarts.push_back(now);
-  if (const absl::Status spawned = Spawn(stage); !spawned.ok()) {
+  if (const absl::Status spawned = renewed.ok() ? Spawn(stage) : renewed; !spawned.ok()) {
     stage.status.state = StageState::kDown;
     listener_->OnStageDown(stage.status.stage, spawned);
   }
@@ -357,6 +370,7 @@ std::vector<StageStatus> StageGroup::Status() const {
 void StageGroup::Shutdown() {
   if (shutting_down_) return;
   shutting_down_ = true;
+  CloseRings();
   for (const Stage& stage : stages_) {
     if (stage.remote != nullptr) stage.remote->Detach();
     if (stage.process.running()) SendTo(stage.status.stage, wire::Shutdown{});

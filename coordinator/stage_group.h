@@ -3,7 +3,7 @@
 //
 // What must stay true:
 //  - One sequence of ordered messages goes to all stages; `epoch` rises when any stage is lost, and everything of the
-//    old epoch (messages, frames, results) is dropped on both sides.
+//    old epoch (messages, frames, results) is dropped on both sides; hops get new rings.
 //  - A lost stage is restarted alone; the others only forget their sessions (Reset).
 //  - A worker is known dead by its pidfd, or on another machine by its connection (RemoteStage); known hung by a progress
 //    counter that stands still while work is due, or by heartbeats that do not come any more.
@@ -23,6 +23,7 @@
 #include "common/child_process.h"
 #include "common/plan/stage_plan.h"
 #include "common/topology.h"
+#include "common/wire/hop_ring.h"
 #include "common/wire/messages.h"
 #include "common/wire/socket.h"
 #include "coordinator/model_check.h"
@@ -112,6 +113,13 @@ class StageGroup {
   wire::FileEnd SegmentEnd(const Stage& remote, bool of_coordinator, bool binds) const;
   std::vector<wire::FileEnd> SegmentEndsFor(const Stage& stage) const;
   wire::DataEnd EndOfHop(int hop, int stage) const;
+  LinkKind LinkOf(int hop) const;  // kAuto: there is no such hop
+  absl::Status RenewHops();
+  void CloseRings();
+  wire::Reset ResetFor(int stage) const;
+  void TakeOffer(int stage, const wire::HopOffered& offer);
+  void TakeJoined(int stage, const wire::HopJoined& joined);
+  void HandOver(int hop);
   absl::Status SendRaw(const Stage& stage, std::string_view bytes);
   void ReceiveMessages();
   void ReceiveRemote(Stage& stage);
@@ -138,6 +146,13 @@ class StageGroup {
   std::unique_ptr<ModelCheck> model_check_; // where there are remote stages
   std::vector<LinkKeys> hop_keys_;          // [stage that the hop leads to]
   std::vector<LinkKeys> segment_keys_;      // [remote stage]
+  // What a hop has of its own in this epoch.
+  struct Hop {
+    std::unique_ptr<wire::HopRing> ring;    // null: zmq
+    std::string peer_id;                    // nccl: offered by its sender
+    bool sender_joined = false, receiver_joined = false;
+  };
+  std::vector<Hop> hops_;                   // [stage that the hop leads to]
   std::vector<Digest> weight_digests_;
   std::string numerics_;
   Clock::time_point last_look_ = Clock::now();  // of KillHung

@@ -33,7 +33,7 @@ wire::DataEnd StageGroup::EndOf(const LinkKeys& keys, const std::string& endpoin
 // Of the hop into stage `hop`, the end at `stage`. The receiver binds, but where only the sender's machine is known by an
 // address (remote into local) the sender does.
 wire::DataEnd StageGroup::EndOfHop(int hop, int stage) const {
-  if (hop == 0 || hop == n_stages()) return {};
+  if (LinkOf(hop) != LinkKind::kZmq) return {};
   const RemoteStage* from = stages_[static_cast<size_t>(hop - 1)].remote.get();
   const RemoteStage* into = stages_[static_cast<size_t>(hop)].remote.get();
   const bool sender_binds = into == nullptr && from != nullptr;

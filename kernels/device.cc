@@ -2,6 +2,7 @@
 #include <array>
 
 #include "common/check.h"
+#include "common/status.h"
 #include "kernels/ops.h"
 
 namespace layover {
@@ -54,6 +55,19 @@ void Stream::MoeMatMul(const MoeMatMulArgs&) {
 }
 void Stream::MoeCombine(const MoeCombineArgs&) {
   LAYOVER_CHECK(!"this back end has no MoeCombine");
+}
+
+bool Device::PinHost(void*, size_t) {
+  return false;
+}
+void Device::UnpinHost(void*) {
+}
+
+absl::StatusOr<std::string> Device::NewPeerId() {
+  return Unavailable("{} has no links of its own to other devices", Name());
+}
+absl::StatusOr<std::unique_ptr<PeerLink>> Device::JoinPeer(const std::string&, int, size_t) {
+  return Unavailable("{} has no links of its own to other devices", Name());
 }
 
 }  // namespace layover

@@ -22,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -390,6 +391,20 @@ class Stream {
   virtual absl::Status Synchronize() = 0;
 };
 
+// One hop between two devices over the back end's own library (NCCL): rank 0 sends, rank 1 receives, both are made with
+// the same id. What waits for the other side asks `given_up` again and again, and ends with Aborted once that is true; the
+// link is of no use afterwards. One host thread uses it.
+class PeerLink {
+ public:
+  virtual ~PeerLink() = default;  // aborts what is under way; never waits for the other side
+  // Whether both sides are there; Unavailable if they cannot meet. Never waits.
+  virtual absl::StatusOr<bool> Connected() = 0;
+  // Device memory; complete for the host when the call returns. It waits while as many sends as the link has room for
+  // have not been received.
+  virtual absl::Status Send(const void* data, size_t bytes, const std::function<bool()>& given_up) = 0;
+  virtual absl::Status Receive(void* data, size_t bytes, const std::function<bool()>& given_up) = 0;
+};
+
 // Operations beyond the dense forward pass that a model may need.
 enum class OpFamily : uint8_t { kGatedDeltaNet, kMixtureOfExperts };
 
@@ -418,6 +433,16 @@ class Device {
   // The compute stream owns the device's threads. Copy streams run beside it; each is for one host thread.
   virtual std::unique_ptr<Stream> NewComputeStream() = 0;
   virtual std::unique_ptr<Stream> NewCopyStream() = 0;
+
+  // Page-locks host memory that this device's copies will go through again and again; false where that is of no use or is
+  // refused (slower, not wrong). What was pinned is unpinned before it is unmapped.
+  virtual bool PinHost(void* memory, size_t bytes);
+  virtual void UnpinHost(void* memory);
+
+  // Unavailable, saying what is missing, where the back end has no such links. The process that made an id stays until
+  // both ranks are connected. No message has more than `most_bytes`.
+  virtual absl::StatusOr<std::string> NewPeerId();
+  virtual absl::StatusOr<std::unique_ptr<PeerLink>> JoinPeer(const std::string& id, int rank, size_t most_bytes);
 };
 
 struct DeviceOptions {

@@ -16,10 +16,12 @@
 
 namespace {
 
-int ProbeDevice(const std::string& name) {
+int ProbeDevice(const std::string& name, bool nccl) {
   const auto device = layover::OpenDevice(name, {});
-  if (device.ok()) return 0;
-  std::fprintf(stderr, "%s\n", std::string(device.status().message()).c_str());
+  absl::Status status = device.status();
+  if (status.ok() && nccl) status = (*device)->NewPeerId().status();
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   return 1;
 }
 
@@ -53,6 +55,8 @@ int main(int argc, char** argv) {
   std::string probed;
   app.add_option("--probe-device", probed, "only say whether this device can be opened: exit 0, or 1 and why not")
       ->excludes(control);
+  bool probes_nccl = false;
+  app.add_flag("--probe-nccl", probes_nccl, "with --probe-device: also whether NCCL is there for it");
   layover::ListenOptions listening;
   CLI::Option* listen =
       app.add_option("--listen", listening.endpoint, "tcp://ADDRESS:PORT; the four ports after it are used too");
@@ -73,7 +77,7 @@ int main(int argc, char** argv) {
       ->excludes(listen);
   CLI11_PARSE(app, argc, argv);
   if (!made_keys.empty()) return MakeKeys(made_keys);
-  if (!probed.empty()) return ProbeDevice(probed);
+  if (!probed.empty()) return ProbeDevice(probed, probes_nccl);
   if (!listening.endpoint.empty()) {
     listening.model = options.model;
     listening.store = options.store;

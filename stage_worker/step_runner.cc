@@ -27,7 +27,6 @@ absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(Device& device, S
     ASSIGN_OR_RETURN(runner->states_from_, device.Allocate(limits::kMaxStepSlices * sizeof(int32_t)));
     ASSIGN_OR_RETURN(runner->states_to_, device.Allocate(limits::kMaxStepSlices * sizeof(int32_t)));
   }
-  runner->rows_.resize(rows * static_cast<size_t>(config.n_embd));
   if (config.owns_head) {
     runner->logits_.resize(static_cast<size_t>(config.logits_rows) * static_cast<size_t>(config.n_vocab));
   }
@@ -91,14 +90,6 @@ absl::StatusOr<int> StepRunner::Prepare(const wire::Step& step, const SessionTab
 
 void StepRunner::Upload(const std::unique_ptr<DeviceBuffer>& buffer, const std::vector<int32_t>& values) {
   stream_.CopyToDevice(buffer->data(), values.data(), values.size() * sizeof(int32_t));
-}
-
-absl::Status StepRunner::Run(bool takes_rows, bool gives_rows) {
-  const size_t bytes = sizeof(float) * static_cast<size_t>(input_.n_rows) * static_cast<size_t>(config_.n_embd);
-  if (takes_rows) stream_.CopyToDevice(model_.x(), rows_.data(), bytes);
-  model_.Forward(stream_, input_);
-  if (gives_rows) stream_.CopyToHost(rows_.data(), model_.x(), bytes);
-  return stream_.Synchronize();
 }
 
 absl::StatusOr<std::vector<wire::SliceResult>> StepRunner::Results(const wire::Step& step, const SessionTable& sessions) {

@@ -18,7 +18,6 @@ namespace layover {
 class StepRunner {
  public:
   struct Config {
-    int n_embd = 0;
     int n_vocab = 0;
     int n_vocab_text = 0;  // logits beyond are padding
     int step_rows = 0;
@@ -33,10 +32,11 @@ class StepRunner {
   // Rows of the step; also checks its size. The sessions have been extended by the slices already.
   absl::StatusOr<int> Prepare(const wire::Step& step, const SessionTable& sessions);
 
-  // Rows of the residual stream in host memory, [n_rows, n_embd]: filled by the caller before Run unless this is the
+  // Rows of the residual stream in device memory, [n_rows, n_embd]: filled by the caller before Run unless this is the
   // first stage, and to be sent on after Run unless it is the last.
-  float* rows() { return rows_.data(); }
-  absl::Status Run(bool takes_rows, bool gives_rows);
+  float* rows() { return model_.x(); }
+  // Enqueues the forward pass.
+  void Run() { model_.Forward(stream_, input_); }
 
   // Last stage, after Run: samples and reports, as each slice wishes.
   absl::StatusOr<std::vector<wire::SliceResult>> Results(const wire::Step& step, const SessionTable& sessions);
@@ -56,7 +56,6 @@ class StepRunner {
   std::unique_ptr<DeviceBuffer> ids_, positions_, slices_, page_tables_, row_indices_;
   std::unique_ptr<DeviceBuffer> window_page_tables_, states_from_, states_to_;  // null: the model has no such layers
   StepInput input_;
-  std::vector<float> rows_;    // [step_rows, n_embd]
   std::vector<float> logits_;  // [logits_rows, n_vocab]
 };
 

@@ -6,7 +6,7 @@
 
 #include "common/gguf/model_identity.h"
 #include "common/gguf/model_shape.h"
-#include "common/limits.h"
+#include "common/limits_routes.h"
 #include "common/log.h"
 #include "common/status.h"
 
@@ -75,11 +75,12 @@ absl::Status Worker::Loop() {
   while (!shutdown_) {
     RETURN_IF_ERROR(HandleReady());
     std::vector<wire::PollItem> items = {{.socket = control_.get()}, {.fd = results_.fd()}};
-    if (receiver_ != nullptr) items.push_back({.socket = receiver_->socket()});
-    RETURN_IF_ERROR(wire::Poll(items, -1));
+    const bool wait = given_up_ || receiver_ == nullptr || receiver_->BeginWait(&items);
+    RETURN_IF_ERROR(wire::Poll(items, !wait ? 0 : meeting() ? limits::kPeerPollMs : -1));
     RETURN_IF_ERROR(ReceiveControl());
+    RETURN_IF_ERROR(MeetPeers());
     RETURN_IF_ERROR(TakeTransferResults());
-    if (receiver_ != nullptr) RETURN_IF_ERROR(receiver_->Drain(epoch_));
+    if (receiver_ != nullptr) RETURN_IF_ERROR(receiver_->Drain());
   }
   return absl::OkStatus();
 }
@@ -100,12 +101,12 @@ absl::Status Worker::TakeMessage(const wire::Envelope& envelope, wire::ToStage m
     shutdown_ = true;
     return absl::OkStatus();
   }
-  if (std::holds_alternative<wire::Reset>(message)) {
-    Reset(envelope.epoch);
-    return absl::OkStatus();
-  }
+  if (const auto* reset = std::get_if<wire::Reset>(&message)) return Reset(envelope.epoch, *reset);
   if (envelope.epoch != epoch_) return absl::OkStatus();  // of a pipeline that is no more
   if (const auto* configure = std::get_if<wire::Configure>(&message)) return Load(*configure);
+  if (const auto* join = std::get_if<wire::JoinHop>(&message)) {
+    return nccl_in_ != nullptr ? nccl_in_->Join(join->peer_id) : Internal("stage {} has no hop of nccl", options_.stage);
+  }
   if (const auto* abort = std::get_if<wire::AbortSave>(&message)) {
     if (transfers_ != nullptr) transfers_->AbortSave(*abort);
     return absl::OkStatus();
@@ -122,7 +123,7 @@ absl::Status Worker::TakeMessage(const wire::Envelope& envelope, wire::ToStage m
   return absl::OkStatus();
 }
 
-void Worker::Reset(uint32_t epoch) {
+absl::Status Worker::Reset(uint32_t epoch, const wire::Reset& reset) {
   // Before new commands may hand out pages that a running transfer still reads or writes.
   if (transfers_ != nullptr) transfers_->CancelAll();
   (void)results_.TakeAll();
@@ -130,8 +131,10 @@ void Worker::Reset(uint32_t epoch) {
   beat_epoch_ = epoch;
   queue_.clear();
   if (sessions_ != nullptr) sessions_->Clear();
-  if (receiver_ != nullptr) receiver_->Clear();
+  reset_ = reset;
+  given_up_ = false;
   LogInfo("epoch {}: all sessions forgotten", epoch);
+  return RenewHops();
 }
 
 absl::StatusOr<SegmentHome> Worker::OpenHome(const wire::Configure& configure) {
@@ -192,19 +195,14 @@ absl::Status Worker::Load(const wire::Configure& configure) {
   const int n_vocab_text = tokens.has_value() ? static_cast<int>(std::min<uint64_t>(*tokens, shape.n_vocab)) : shape.n_vocab;
   n_embd_ = shape.n_embd;
   ASSIGN_OR_RETURN(runner_, StepRunner::Create(*device_, *stream_, *model_,
-                                               {.n_embd = shape.n_embd, .n_vocab = shape.n_vocab, .n_vocab_text = n_vocab_text,
+                                               {.n_vocab = shape.n_vocab, .n_vocab_text = n_vocab_text,
                                                 .step_rows = configure.max_step_tokens, .logits_rows = kLogitsRows,
                                                 .context = configure.context, .owns_head = placement.owns_head,
                                                 .has_windows = shape.window > 0,
                                                 .has_states = shape.recurrent.conv_taps > 0}));
   transfers_ = std::make_unique<Transfers>(*device_, *pages_, *states_, configure.stage, &results_);
   transfers_->SetHome(std::move(home));
-  if (!placement.owns_embedding) {
-    ASSIGN_OR_RETURN(receiver_, OpenZmqReceiver(context_, HereEnd(configure.data_in)));
-  }
-  if (!placement.owns_head) {
-    ASSIGN_OR_RETURN(sender_, OpenZmqSender(context_, HereEnd(configure.data_out)));
-  }
+  RETURN_IF_ERROR(OpenHops());
 
   wire::Ready ready{.stage = configure.stage, .numerics = device_->NumericsFingerprint(), .arch = ArchDigest(shape),
                     .rope = RopeDigest(*file, shape)};
@@ -219,6 +217,64 @@ absl::Status Worker::Load(const wire::Configure& configure) {
   return Say(ready);
 }
 
+absl::Status Worker::OpenHops() {
+  const LinkKind in = configure_.link_in, out = configure_.link_out;
+  const auto stage = static_cast<uint32_t>(configure_.stage);
+  const size_t hop_bytes = sizeof(float) * static_cast<size_t>(configure_.max_step_tokens) * static_cast<size_t>(n_embd_);
+  if (in == LinkKind::kZmq) {
+    ASSIGN_OR_RETURN(receiver_, OpenZmqReceiver(context_, HereEnd(configure_.data_in)));
+  } else if (in == LinkKind::kShm) {
+    receiver_ = MakeShmReceiver(*device_, stage);
+  } else if (in == LinkKind::kNccl) {
+    auto receiver = std::make_unique<NcclReceiver>(*device_, stage, hop_bytes);
+    nccl_in_ = receiver.get();
+    receiver_ = std::move(receiver);
+  }
+  if (out == LinkKind::kZmq) {
+    ASSIGN_OR_RETURN(sender_, OpenZmqSender(context_, HereEnd(configure_.data_out)));
+  } else if (out == LinkKind::kShm) {
+    sender_ = MakeShmSender(*device_, stage + 1);
+  } else if (out == LinkKind::kNccl) {
+    auto sender = std::make_unique<NcclSender>(*device_, stage + 1, hop_bytes);
+    nccl_out_ = sender.get();
+    sender_ = std::move(sender);
+  }
+  return RenewHops();
+}
+
+absl::Status Worker::RenewHops() {
+  if (receiver_ != nullptr) receiver_->Renew(epoch_, reset_.ring_in);
+  if (sender_ != nullptr) sender_->Renew(epoch_, reset_.ring_out);
+  if (nccl_out_ == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(std::string id, nccl_out_->Offer());
+  return id.empty() ? absl::OkStatus() : Say(wire::HopOffered{options_.stage, std::move(id)});
+}
+
+bool Worker::meeting() const {
+  return (nccl_in_ != nullptr && nccl_in_->meeting().under_way()) || (nccl_out_ != nullptr && nccl_out_->meeting().under_way());
+}
+
+absl::Status Worker::MeetPeers() {
+  if (nccl_in_ != nullptr) {
+    ASSIGN_OR_RETURN(const bool joined, nccl_in_->meeting().Poll());
+    if (joined) RETURN_IF_ERROR(Say(wire::HopJoined{options_.stage, true}));
+  }
+  if (nccl_out_ != nullptr) {
+    ASSIGN_OR_RETURN(const bool joined, nccl_out_->meeting().Poll());
+    if (joined) RETURN_IF_ERROR(Say(wire::HopJoined{options_.stage, false}));
+  }
+  return absl::OkStatus();
+}
+
+// The other end of a hop is gone, which is not this worker's fault: a Reset is on its way.
+absl::Status Worker::GiveUp(const absl::Status& why) {
+  if (!absl::IsAborted(why)) return why;
+  LogInfo("epoch {}: {}", epoch_, ToStd(why.message()));
+  given_up_ = true;
+  queue_.clear();
+  return absl::OkStatus();
+}
+
 absl::Status Worker::TakeTransferResults() {
   for (TransferResult& result : results_.TakeAll()) {
     if (result.restored_session != 0) {
@@ -230,7 +286,7 @@ absl::Status Worker::TakeTransferResults() {
 }
 
 absl::Status Worker::HandleReady() {
-  while (!queue_.empty() && !shutdown_ && CanHandle(queue_.front())) {
+  while (!queue_.empty() && !shutdown_ && !given_up_ && CanHandle(queue_.front())) {
     const Ordered ordered = std::move(queue_.front());
     queue_.pop_front();
     RETURN_IF_ERROR(Handle(ordered));
@@ -316,15 +372,20 @@ absl::Status Worker::HandleStep(uint64_t seq, const wire::Step& step) {
   if (transfers_ != nullptr && configure_.device == "cpu") transfers_->NoteStep();
   for (const wire::StepSlice& slice : step.slices) RETURN_IF_ERROR(sessions_->Extend(slice));
   ASSIGN_OR_RETURN(const int n_rows, runner_->Prepare(step, *sessions_));
-  if (receiver_ != nullptr) RETURN_IF_ERROR(receiver_->Take(seq, n_rows, n_embd_, runner_->rows()));
+  if (receiver_ != nullptr) {
+    const absl::Status taken = receiver_->Take({seq, n_rows, n_embd_}, runner_->rows(), *stream_);
+    if (!taken.ok()) return GiveUp(taken);
+  }
   const auto start = std::chrono::steady_clock::now();
-  RETURN_IF_ERROR(runner_->Run(receiver_ != nullptr, sender_ != nullptr));
+  runner_->Run();
   wire::StepDone done{.stage = options_.stage};
   if (sender_ != nullptr) {
     const wire::FrameHeader header{.epoch = epoch_, .seq = seq, .n_rows = static_cast<uint32_t>(n_rows),
                                    .dim = static_cast<uint32_t>(n_embd_)};
-    RETURN_IF_ERROR(sender_->Send(header, runner_->rows()));
+    const absl::Status sent = sender_->Send(header, runner_->rows(), *stream_);
+    if (!sent.ok()) return GiveUp(sent);
   } else {
+    RETURN_IF_ERROR(stream_->Synchronize());
     ASSIGN_OR_RETURN(done.results, runner_->Results(step, *sessions_));
   }
   done.compute_us = MicrosecondsSince(start);

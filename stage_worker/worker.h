@@ -18,6 +18,7 @@
 #include "common/wire/messages.h"
 #include "common/wire/socket.h"
 #include "stage_worker/links/data_link.h"
+#include "stage_worker/links/nccl_link.h"
 #include "stage_worker/step_runner.h"
 #include "stage_worker/transfers.h"
 
@@ -61,7 +62,12 @@ class Worker {
   absl::Status HandleSave(const wire::SaveSession& save);
   absl::StatusOr<Transfers::BranchSource> SourceOf(const wire::BranchCut& cut) const;
   absl::Status HandlePark(const wire::ParkSession& park);
-  void Reset(uint32_t epoch);
+  absl::Status Reset(uint32_t epoch, const wire::Reset& reset);
+  absl::Status OpenHops();
+  absl::Status RenewHops();
+  absl::Status MeetPeers();              // of nccl hops, while they are not connected
+  bool meeting() const;
+  absl::Status GiveUp(const absl::Status& why);
   absl::Status Say(const wire::FromStage& message, uint64_t seq = 0);
   void BeatLoop();
 
@@ -71,6 +77,8 @@ class Worker {
   uint32_t epoch_;
   bool shutdown_ = false;
   std::deque<Ordered> queue_;
+  wire::Reset reset_;     // of this epoch
+  bool given_up_ = false; // the epoch ended in the middle of a step: nothing more is done in it
 
   // Made by Load, in this order.
   wire::Configure configure_;
@@ -83,6 +91,8 @@ class Worker {
   std::unique_ptr<StepRunner> runner_;
   std::unique_ptr<DataReceiver> receiver_;  // null on the first stage
   std::unique_ptr<DataSender> sender_;      // null on the last
+  NcclReceiver* nccl_in_ = nullptr;         // those two, where the hop is one of nccl
+  NcclSender* nccl_out_ = nullptr;
   std::unique_ptr<SegmentServer> segment_server_;  // where other machines read this one's segments
   int n_embd_ = 0;
   Mailbox<TransferResult> results_;

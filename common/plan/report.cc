@@ -109,18 +109,19 @@ std::string InspectJson(const GgufFile& file, const ModelShape& shape) {
 std::string PlanText(const Plan& plan) {
   std::string text =
       fmt::format("context {} tokens, {} sessions, K/V {}\n\n", plan.context, plan.sessions, plan.kv_type);
-  text += fmt::format("{:<6}{:<10}{:<10}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "stage", "device", "layers", "weights",
-                      "K/V", "state", "scratch", "total");
+  text += fmt::format("{:<6}{:<10}{:<10}{:<6}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "stage", "device", "layers", "link",
+                      "weights", "K/V", "state", "scratch", "total");
   uint64_t total = 0;
   for (const StagePlan& stage : plan.stages) {
     text +=
-        fmt::format("{:<6}{:<10}{:<10}{:>12}{:>12}{:>12}{:>12}{:>12}\n", stage.stage, stage.device,
-                    fmt::format("{}-{}", stage.layers.begin, stage.layers.end - 1), Size(stage.weight_bytes),
-                    Size(stage.kv_bytes), Size(stage.state_bytes), Size(stage.scratch_bytes), Size(stage.total_bytes));
+        fmt::format("{:<6}{:<10}{:<10}{:<6}{:>12}{:>12}{:>12}{:>12}{:>12}\n", stage.stage, stage.device,
+                    fmt::format("{}-{}", stage.layers.begin, stage.layers.end - 1),
+                    stage.stage == 0 ? "-" : LinkKindName(stage.link), Size(stage.weight_bytes), Size(stage.kv_bytes),
+                    Size(stage.state_bytes), Size(stage.scratch_bytes), Size(stage.total_bytes));
     if (!stage.host.empty()) text += fmt::format("      on {}\n", stage.host);
     total += stage.total_bytes;
   }
-  text += fmt::format("{:>86}\n", Size(total));
+  text += fmt::format("{:>92}\n", Size(total));
   return text;
 }
 
@@ -135,6 +136,7 @@ std::string PlanJson(const Plan& plan) {
     entry["stage"] = stage.stage;
     entry["device"] = stage.device;
     if (!stage.host.empty()) entry["host"] = stage.host;
+    if (stage.stage > 0) entry["link"] = std::string(LinkKindName(stage.link));
     entry["layers"] = {stage.layers.begin, stage.layers.end};
     entry["weight_bytes"] = stage.weight_bytes;
     entry["kv_bytes"] = stage.kv_bytes;

@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "common/gguf/weight_types.h"
 #include "common/limits.h"
+#include "common/link_choice.h"
 #include "common/status.h"
 
 namespace layover {
@@ -274,6 +275,7 @@ absl::StatusOr<Plan> MakePlan(const Topology& topology, const GgufFile& file, co
   plan.sessions = topology.sessions;
   plan.kv_type = topology.kv_type;
   plan.step_rows = topology.chunk + topology.sessions;
+  plan.hop_bytes = sizeof(float) * static_cast<uint64_t>(plan.step_rows) * static_cast<uint64_t>(shape.n_embd);
   plan.logits_rows = std::max(kLeastLogitsRows, topology.sessions);
   plan.n_pages = topology.sessions * PagesFor(topology.context);
   plan.n_window_pages = topology.sessions * WindowPages(shape, topology);
@@ -295,6 +297,9 @@ absl::StatusOr<Plan> MakePlan(const Topology& topology, const GgufFile& file, co
     stage.stage = i;
     stage.device = topology.stages[i].device;
     stage.host = topology.stages[i].host;
+    if (i > 0) {
+      ASSIGN_OR_RETURN(stage.link, ChooseLink(topology, static_cast<size_t>(i)));
+    }
     plan.stages.push_back(std::move(stage));
   }
   return plan;

@@ -20,6 +20,7 @@ struct StagePlan {
   std::string device;
   std::string host;             // of a remote stage, else empty
   LayerRange layers;
+  LinkKind link = LinkKind::kAuto;  // of the hop into this stage, as chosen; kAuto: the first, there is none
   bool owns_embedding = false;  // the first stage
   bool owns_head = false;       // the last stage
   int n_full_layers = 0;        // attention layers of each page class, and recurrent layers
@@ -38,6 +39,7 @@ struct Plan {
   int sessions = 0;
   std::string kv_type;
   int step_rows = 0;    // most rows of one step: buffers are made for it, the scheduler keeps to it
+  uint64_t hop_bytes = 0;  // largest payload between two stages: [step_rows, n_embd] floats
   int logits_rows = 0;  // most rows of one step whose logits are wanted
   // The same on every stage (one ledger); each comes with one scratch page or slot outside the capacity, for probes.
   int n_pages = 0;         // of the full-attention class: sessions * ceil(context / 64)

@@ -7,13 +7,20 @@
 
 namespace layover::wire {
 
-// One end of a hop between stages. An endpoint that begins with tcp://*: is bound on the address that the worker's machine
+// One end of a hop over zmq. An endpoint that begins with tcp://*: is bound on the address that the worker's machine
 // was told to listen on. With keys (Z85) the end that binds is the CURVE server.
 struct DataEnd {
   std::string endpoint;            // empty: there is no such hop
   bool binds = false;
   std::string own_secret;
   std::string peer_public;
+};
+
+// Where a hop's ring is to be opened (common/wire/hop_ring.h): shm's memory, and what wakes and ends the waits of nccl.
+struct RingAddress {
+  std::string memory;              // paths; empty: the hop has no ring
+  std::string bell_read;
+  std::string bell_write;
 };
 
 // One end of a link over which a stage reads records from segments on another machine (common/segment_link).
@@ -23,7 +30,7 @@ struct FileEnd {
   std::string host;                // of a remote stage; empty: the coordinator's machine
 };
 
-// The header of an activation frame on the data link; the payload [n_rows, dim] float32 follows as a second part.
+// What a hop begins with on every link; its payload is [n_rows, dim] float32.
 struct FrameHeader {
   uint32_t magic = 0x4d52464c;          // "LFRM"
   uint32_t epoch = 0;

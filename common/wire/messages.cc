@@ -74,10 +74,11 @@ template <typename Ar> void Visit(Ar& ar, DataEnd& m) { Fields(ar, m.endpoint, m
 template <typename Ar> void Visit(Ar& ar, FileEnd& m) { Fields(ar, m.end, m.serves, m.host); }
 template <typename Ar> void Visit(Ar& ar, Configure& m) {
   Fields(ar, m.stage, m.n_stages, m.model, m.layer_begin, m.layer_end, m.device, m.threads, m.kv_type, m.context, m.n_pages,
-         m.n_window_pages, m.n_slots, m.max_step_tokens, m.data_in, m.data_out, m.host, m.store_id, m.store,
-         m.file_ends);
+         m.n_window_pages, m.n_slots, m.max_step_tokens, m.link_in, m.link_out, m.data_in, m.data_out,
+         m.host, m.store_id, m.store, m.file_ends);
 }
-template <typename Ar> void Visit(Ar& ar, Reset&) {}
+template <typename Ar> void Visit(Ar& ar, RingAddress& m) { Fields(ar, m.memory, m.bell_read, m.bell_write); }
+template <typename Ar> void Visit(Ar& ar, Reset& m) { Fields(ar, m.ring_in, m.ring_out); }
 template <typename Ar> void Visit(Ar& ar, Shutdown&) {}
 template <typename Ar> void Visit(Ar& ar, PageCopy& m) { Fields(ar, m.src, m.dst, m.rows); }
 template <typename Ar> void Visit(Ar& ar, StateAt& m) { Fields(ar, m.position, m.slot, m.window_pages); }
@@ -120,6 +121,7 @@ template <typename Ar> void Visit(Ar& ar, Attach& m) { Fields(ar, m.protocol, m.
 template <typename Ar> void Visit(Ar& ar, KeepAlive&) {}
 template <typename Ar> void Visit(Ar& ar, RemoveSegments& m) { Fields(ar, m.files); }
 template <typename Ar> void Visit(Ar& ar, SweepSegments& m) { Fields(ar, m.keep); }
+template <typename Ar> void Visit(Ar& ar, JoinHop& m) { Fields(ar, m.peer_id); }
 template <typename Ar> void Visit(Ar& ar, Hello& m) { Fields(ar, m.protocol, m.stage, m.pid); }
 template <typename Ar> void Visit(Ar& ar, Ready& m) {
   Fields(ar, m.stage, m.layer_digests, m.numerics, m.weight_bytes, m.load_ms, m.arch, m.rope);
@@ -145,6 +147,9 @@ template <typename Ar> void Visit(Ar& ar, TransferTick& m) {
 template <typename Ar> void Visit(Ar& ar, Heartbeat& m) { Fields(ar, m.stage, m.last_seq, m.progress); }
 template <typename Ar> void Visit(Ar& ar, WorkerEnded& m) { Fields(ar, m.stage, m.message); }
 template <typename Ar> void Visit(Ar& ar, Occupied& m) { Fields(ar, m.stage); }
+
+template <typename Ar> void Visit(Ar& ar, HopOffered& m) { Fields(ar, m.stage, m.peer_id); }
+template <typename Ar> void Visit(Ar& ar, HopJoined& m) { Fields(ar, m.stage, m.inward); }
 
 template <typename T> struct IsVector : std::false_type {};
 template <typename T> struct IsVector<std::vector<T>> : std::true_type {};

@@ -17,13 +17,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/digest.h"
+#include "common/topology.h"
 #include "common/wire/link_end.h"
 #include "common/wire/sampler_spec.h"
 
 namespace layover::wire {
 
 // Raised when a message changes shape; a worker of another version is refused at Hello.
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 
 // ------------------------------------------------------------------------------------------- coordinator -> worker
 
@@ -42,16 +43,22 @@ struct Configure {
   int32_t n_window_pages = 0;
   int32_t n_slots = 0;             // recurrent state slots
   int32_t max_step_tokens = 0;     // most rows of a step
-  DataEnd data_in;                 // activations from the stage before; none on the first
-  DataEnd data_out;                // to the stage after; none on the last
+  LinkKind link_in = LinkKind::kAuto;   // of the hop from the stage before, and to the stage after; kAuto: there is none
+  LinkKind link_out = LinkKind::kAuto;
+  DataEnd data_in;                 // activations from the stage before; only of zmq
+  DataEnd data_out;                // to the stage after
   std::string host;                // as the topology says; empty: the coordinator's machine
   std::string store_id;            // a remote stage keeps this store's segments in a folder of that name; empty: no store
   std::string store;               // the coordinator's own folder
   std::vector<FileEnd> file_ends;
 };
 
-// A new epoch: forget every session, every pending message and every frame of older epochs.
-struct Reset {};
+// A new epoch: forget every session, every pending message and every frame of older epochs. Told again in the same epoch
+// it only forgets sessions and messages.
+struct Reset {
+  RingAddress ring_in;             // of this epoch; the hop from the stage before, and the one to the stage after
+  RingAddress ring_out;
+};
 
 struct Shutdown {};
 
@@ -238,9 +245,14 @@ struct Attach {
 // To a listening machine: the coordinator lives. Sent every limits::kHeartbeatIntervalMs.
 struct KeepAlive {};
 
+// Receiver of an nccl hop: the id with which both ends make their communicator. Answered by HopJoined.
+struct JoinHop {
+  std::string peer_id;
+};
+
 using ToStage = std::variant<Configure, Reset, Shutdown, OpenSession, ForkSession, TruncateSession, CloseSession, Step,
                              SaveSession, AbortSave, RestoreSession, ParkSession, UnparkSession, DropPark, Attach,
-                             KeepAlive, RemoveSegments, SweepSegments>;
+                             KeepAlive, RemoveSegments, SweepSegments, JoinHop>;
 
 // ------------------------------------------------------------------------------------------- worker -> coordinator
 
@@ -355,8 +367,20 @@ struct Occupied {
   int32_t stage = 0;
 };
 
+// Sender of an nccl hop, in each epoch: the id that the stage after is to be told.
+struct HopOffered {
+  int32_t stage = 0;
+  std::string peer_id;
+};
+
+// One end of an nccl hop is connected. Steps come when all are.
+struct HopJoined {
+  int32_t stage = 0;
+  bool inward = false;                  // the hop from the stage before, else the one to the stage after
+};
+
 using FromStage = std::variant<Hello, Ready, Fault, StepDone, SaveReceipt, RestoreReceipt, ParkReceipt, TransferTick,
-                               Heartbeat, WorkerEnded, Occupied>;
+                               Heartbeat, WorkerEnded, Occupied, HopOffered, HopJoined>;
 
 // ------------------------------------------------------------------------------------------------------------ codec
 

@@ -8,6 +8,7 @@
 #include "common/status.h"
 #include "kernels/cuda/activation_layout.h"
 #include "kernels/cuda/gpu_stream.h"
+#include "kernels/cuda/nccl_peer.h"
 #include "kernels/cuda/pack_weight.h"
 
 namespace layover::gpu {
@@ -100,6 +101,14 @@ std::unique_ptr<Stream> GpuDevice::NewComputeStream() {
 }
 std::unique_ptr<Stream> GpuDevice::NewCopyStream() {
   return std::make_unique<GpuStream>(card_, info_.multiprocessors);
+}
+
+absl::StatusOr<std::string> GpuDevice::NewPeerId() {
+  return NewNcclId(card_);
+}
+absl::StatusOr<std::unique_ptr<PeerLink>> GpuDevice::JoinPeer(const std::string& id, int rank, size_t most_bytes) {
+  ASSIGN_OR_RETURN(std::unique_ptr<PeerLink> peer, NcclPeer::Join(card_, id, rank, most_bytes));
+  return peer;
 }
 
 }  // namespace layover::gpu

@@ -55,6 +55,11 @@ class GpuDevice : public Device {
   std::unique_ptr<Stream> NewComputeStream() override;
   std::unique_ptr<Stream> NewCopyStream() override;
 
+  bool PinHost(void* memory, size_t bytes) override { return PinHostMemory(card_, memory, bytes); }
+  void UnpinHost(void* memory) override { UnpinHostMemory(card_, memory); }
+  absl::StatusOr<std::string> NewPeerId() override;
+  absl::StatusOr<std::unique_ptr<PeerLink>> JoinPeer(const std::string& id, int rank, size_t most_bytes) override;
+
  private:
   GpuDevice(int card, CardInfo info) : card_(card), info_(std::move(info)) {}
 

@@ -30,8 +30,10 @@ struct Grid {
 
 class Queue;
 
-#ifdef __CUDACC__
+// What a library that puts work on a stream is given. Under emulation it is kernels/emulation/foreign_stream.h's.
 CUstream_st* CudaStream(Queue* queue);
+
+#ifdef __CUDACC__
 void NoteLaunchError(Queue* queue, const char* kernel, int error);
 #else
 
@@ -68,6 +70,10 @@ void UseCard(int index);
 
 absl::StatusOr<void*> AllocateOnDevice(int card, size_t bytes);  // not cleared
 void FreeOnDevice(int card, void* memory);
+
+// Page-locks host memory for every card of the process; false if that is refused.
+bool PinHostMemory(int card, void* memory, size_t bytes);
+void UnpinHostMemory(int card, void* memory);
 
 std::unique_ptr<Queue> NewQueue(int card);
 

@@ -129,6 +129,20 @@ void FreeOnDevice(int card, void* memory) {
   cudaFree(memory);
 }
 
+bool PinHostMemory(int card, void* memory, size_t bytes) {
+  UseCard(card);
+  const cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
+  if (error == cudaSuccess) return true;
+  cudaGetLastError();  // not sticky: a limit on locked memory is no reason to stop
+  LogWarning("cuda:{}: {} bytes of host memory stay pageable: {}", card, bytes, cudaGetErrorString(error));
+  return false;
+}
+
+void UnpinHostMemory(int card, void* memory) {
+  UseCard(card);
+  cudaHostUnregister(memory);
+}
+
 std::unique_ptr<Queue> NewQueue(int card) {
   return std::make_unique<CudaQueue>(card);
 }

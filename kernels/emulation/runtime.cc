@@ -3,16 +3,20 @@
 // own in theirs. Device memory is of exact size, so that AddressSanitizer sees an overrun, and begins as poison.
 #include "kernels/cuda/runtime.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "common/check.h"
 #include "common/status.h"
 #include "kernels/emulation/engine.h"
+#include "kernels/emulation/foreign_stream.h"
 
 namespace layover::emulation {
 namespace {
@@ -29,11 +33,15 @@ struct Queues {
   std::mutex mutex;
   std::vector<EmulatedQueue*> all;
   uint64_t turn = 0;
+  std::set<void*> pinned;  // host memory
 };
 Queues& TheQueues() {
   static Queues& queues = *new Queues;
   return queues;
 }
+
+// A card goes on with what another library has queued although the host has gone to sleep, and the other side waits for it.
+void StartPump();
 
 class EmulatedEvent : public gpu::QueueEvent {
  public:
@@ -41,7 +49,7 @@ class EmulatedEvent : public gpu::QueueEvent {
   std::shared_ptr<bool> done = std::make_shared<bool>(false);
 };
 
-class EmulatedQueue : public gpu::Queue {
+class EmulatedQueue : public gpu::Queue, public CUstream_st {
  public:
   EmulatedQueue() {
     std::lock_guard lock(TheQueues().mutex);
@@ -49,7 +57,7 @@ class EmulatedQueue : public gpu::Queue {
   }
   ~EmulatedQueue() override {
     std::lock_guard lock(TheQueues().mutex);
-    while (!waiting_.empty()) RunOne();
+    while (!waiting_.empty()) (void)RunOne();
     std::erase(TheQueues().all, this);
   }
 
@@ -74,15 +82,25 @@ class EmulatedQueue : public gpu::Queue {
 
   void Put(Operation operation) {
     std::lock_guard lock(TheQueues().mutex);
-    waiting_.push_back(std::move(operation));
+    waiting_.push_back({std::move(operation), nullptr});
   }
+  void Enqueue(std::function<ForeignStep()> step) override {
+    std::lock_guard lock(TheQueues().mutex);
+    waiting_.push_back({nullptr, std::move(step)});
+    foreign_ = true;
+    StartPump();
+  }
+  bool foreign() const { return foreign_; }
   bool idle() const { return waiting_.empty(); }
-  // With the lock held.
-  void RunOne() {
-    const Operation operation = std::move(waiting_.front());
+  // With the lock held. False if the first entry is another library's that waits for its other side.
+  bool RunOne() {
+    const bool runs = error_.empty();  // after an error nothing runs, as on a card
+    const Entry& front = waiting_.front();
+    if (runs && front.foreign != nullptr && front.foreign() == ForeignStep::kWaiting) return false;
+    const Operation operation = std::move(waiting_.front().operation);
     waiting_.pop_front();
-    if (!error_.empty()) return;  // after an error nothing runs, as on a card
-    error_ = operation();
+    if (runs && operation != nullptr) error_ = operation();
+    return true;
   }
 
  private:
@@ -93,11 +111,16 @@ class EmulatedQueue : public gpu::Queue {
     });
   }
 
-  std::deque<Operation> waiting_;
+  struct Entry {
+    Operation operation;
+    std::function<ForeignStep()> foreign;  // instead
+  };
+  std::deque<Entry> waiting_;
+  bool foreign_ = false;  // another library uses it; no kernel of ours is put in it
   std::string error_;
 };
 
-// One entry of a queue that the seed chooses. With the lock held; false if all are idle.
+// One entry of a queue that the seed chooses. With the lock held; false if all are idle or wait for something outside.
 bool RunOneOfAny() {
   Queues& queues = TheQueues();
   std::vector<EmulatedQueue*> busy;
@@ -107,13 +130,39 @@ bool RunOneOfAny() {
   if (busy.empty()) return false;
   uint64_t z = CurrentSettings().seed + ++queues.turn * 0x9e3779b97f4a7c15ull;
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-  busy[(z ^ z >> 31) % busy.size()]->RunOne();
-  return true;
+  const size_t first = (z ^ z >> 31) % busy.size();
+  for (size_t i = 0; i < busy.size(); ++i) {
+    if (busy[(first + i) % busy.size()]->RunOne()) return true;
+  }
+  return false;
+}
+
+void StartPump() {
+  static const bool started = [] {
+    std::thread([] {
+      while (true) {
+        {
+          std::lock_guard lock(TheQueues().mutex);
+          for (EmulatedQueue* queue : TheQueues().all) {
+            if (queue->foreign() && !queue->idle()) (void)queue->RunOne();
+          }
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+    }).detach();
+    return true;
+  }();
+  (void)started;
 }
 
 absl::Status EmulatedQueue::Synchronize() {
-  std::lock_guard lock(TheQueues().mutex);
-  while (!waiting_.empty()) RunOneOfAny();
+  std::unique_lock lock(TheQueues().mutex);
+  while (!waiting_.empty()) {
+    if (RunOneOfAny()) continue;
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    lock.lock();
+  }
   return error_.empty() ? absl::OkStatus() : Internal("{}", error_);
 }
 
@@ -168,6 +217,23 @@ void FreeOnDevice(int, void* memory) {
     }
   }
   std::free(memory);
+}
+
+CUstream_st* CudaStream(Queue* queue) {
+  return static_cast<emulation::EmulatedQueue*>(queue);
+}
+
+bool PinHostMemory(int, void* memory, size_t) {
+  emulation::Queues& queues = emulation::TheQueues();
+  std::lock_guard lock(queues.mutex);
+  LAYOVER_CHECK(queues.pinned.insert(memory).second);
+  return true;
+}
+
+void UnpinHostMemory(int, void* memory) {
+  emulation::Queues& queues = emulation::TheQueues();
+  std::lock_guard lock(queues.mutex);
+  LAYOVER_CHECK(queues.pinned.erase(memory) == 1);
 }
 
 std::unique_ptr<Queue> NewQueue(int) {

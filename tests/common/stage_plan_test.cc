@@ -348,6 +348,8 @@ TEST(Report, PlanHasTheFieldsOfTheInterface) {
   const auto& stage = json["stages"][1];
   EXPECT_EQ(stage["stage"], 1);
   EXPECT_EQ(stage["device"], "cpu");
+  EXPECT_EQ(stage["link"], "shm");
+  EXPECT_FALSE(json["stages"][0].contains("link"));
   EXPECT_EQ(stage["layers"], nlohmann::json({1, 3}));
   EXPECT_EQ(stage["weight_bytes"], plan->stages[1].weight_bytes);
   EXPECT_EQ(stage["kv_bytes"], plan->stages[1].kv_bytes);
@@ -357,6 +359,7 @@ TEST(Report, PlanHasTheFieldsOfTheInterface) {
   const std::string text = PlanText(*plan);
   EXPECT_THAT(text, HasSubstr("context 4096 tokens, 8 sessions, K/V f16"));
   EXPECT_THAT(text, HasSubstr("1-2"));
+  EXPECT_THAT(text, HasSubstr("  shm  "));
 }
 
 TEST(Report, InspectHasTheFieldsOfTheInterface) {

@@ -63,7 +63,7 @@ chunk: 128
 deterministic: true
 stages:
   - {device: cpu, threads: 4, layers: 0-14}
-  - {device: "cuda:1", layers: 15-19, link: zmq}
+  - {device: "emu:1", layers: 15-19, link: zmq}
   - device: "emu:0"
     layers: 20-20
     link: nccl
@@ -80,7 +80,7 @@ server: {listen: "[::1]:0", keys_file: keys, allow_origins: ["https://a.example"
   ASSERT_EQ(topology.stages.size(), 4u);
   EXPECT_EQ(topology.stages[0].threads, 4);
   EXPECT_EQ(topology.stages[0].layers, (LayerRange{0, 15}));
-  EXPECT_EQ(topology.stages[1].device, "cuda:1");
+  EXPECT_EQ(topology.stages[1].device, "emu:1");
   EXPECT_EQ(topology.stages[1].link, LinkKind::kZmq);
   EXPECT_EQ(topology.stages[2].layers, (LayerRange{20, 21}));
   EXPECT_EQ(topology.stages[2].link, LinkKind::kNccl);

@@ -64,9 +64,11 @@ class TestStage {
     for (const wire::StepSlice& slice : step.slices) LAYOVER_CHECK(sessions_->Extend(slice).ok());
     const int n = *runner_->Prepare(step, *sessions_);
     const size_t count = static_cast<size_t>(n) * static_cast<size_t>(n_embd);
-    if (!first_) std::copy(x->begin(), x->begin() + static_cast<long>(count), runner_->rows());
-    LAYOVER_CHECK(runner_->Run(!first_, !last_).ok());
-    if (!last_) x->assign(runner_->rows(), runner_->rows() + count);
+    if (!first_) stream_->CopyToDevice(runner_->rows(), x->data(), sizeof(float) * count);
+    runner_->Run();
+    x->resize(count);
+    if (!last_) stream_->CopyToHost(x->data(), runner_->rows(), sizeof(float) * count);
+    LAYOVER_CHECK(stream_->Synchronize().ok());
     return last_ ? *runner_->Results(step, *sessions_) : std::vector<wire::SliceResult>();
   }
 

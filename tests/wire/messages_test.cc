@@ -22,10 +22,10 @@ ToStage FullStep() {
 
 std::vector<ToStage> AllToStage() {
   return {Configure{.stage = 1, .n_stages = 2, .model = "m.gguf", .layer_end = 3, .device = "cpu", .kv_type = "f16",
-                    .data_in = {"tcp://*:7002", true, "s", "p"}, .data_out = {"ipc://d", false, "", ""},
+                    .link_in = LinkKind::kZmq, .link_out = LinkKind::kShm, .data_in = {"tcp://*:7002", true, "s", "p"}, .data_out = {"ipc://d", false, "", ""},
                     .host = "tcp://h:7001", .store_id = "ab", .store = "d",
                     .file_ends = {{{"tcp://*:7004", true, "s", "p"}, true, "tcp://h:1"}}},
-          Reset{},
+          Reset{{"/proc/1/fd/5", "/proc/1/fd/6", "/proc/1/fd/7"}, {"m", "r", "w"}},
           Shutdown{},
           OpenSession{3},
           ForkSession{1, 2, 70, {4, 5}, {{6, 7, 8}}, {70, 9, {-1, 10}}, {{11, 12, 13}}},
@@ -43,7 +43,8 @@ std::vector<ToStage> AllToStage() {
           Attach{kProtocolVersion, 1, 1ull << 63},
           KeepAlive{},
           RemoveSegments{{"f/s00-g000001.seg"}},
-          SweepSegments{{"f/s00-g000002.seg"}}};
+          SweepSegments{{"f/s00-g000002.seg"}},
+          JoinHop{"id"}};
 }
 
 std::vector<FromStage> AllFromStage() {
@@ -57,7 +58,9 @@ std::vector<FromStage> AllFromStage() {
           TransferTick{1, 2, true, 3, 4},
           Heartbeat{1, 2, 3},
           WorkerEnded{1, "how"},
-          Occupied{1}};
+          Occupied{1},
+          HopOffered{1, "id"},
+          HopJoined{1, true}};
 }
 
 template <typename Message>
