@@ -11,13 +11,15 @@ std::string_view KindOf(std::string_view device) {
 }
 
 absl::Status CheckNccl(const HopEnd& from, const HopEnd& into) {
-  if (from.device == "cpu" || into.device == "cpu") return InvalidArgument("link nccl joins two GPUs, this hop has a cpu");
+  if (from.device == "cpu" || into.device == "cpu")
+    return InvalidArgument("link nccl joins two GPUs, this hop has a cpu");
   if (!from.host.empty() || !into.host.empty()) return InvalidArgument("link nccl joins stages of one host");
   if (KindOf(from.device) != KindOf(into.device)) {
     return InvalidArgument("link nccl joins two GPUs of one kind, not {} and {}", from.device, into.device);
   }
   if (from.device == into.device) {
-    return InvalidArgument("link nccl joins two GPUs, and NCCL refuses two stages on {}; link shm serves them", from.device);
+    return InvalidArgument("link nccl joins two GPUs, and NCCL refuses two stages on {}; link shm serves them",
+                           from.device);
   }
   return absl::OkStatus();
 }

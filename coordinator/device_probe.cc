@@ -43,7 +43,8 @@ absl::StatusOr<int> AskStageProgram(const std::string& device, bool nccl, std::s
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
   posix_spawn_file_actions_addclose(&actions, ends[1]);
-  const char* arguments[] = {program.c_str(), "--probe-device", device.c_str(), nccl ? "--probe-nccl" : nullptr, nullptr};
+  const char* arguments[] = {program.c_str(), "--probe-device", device.c_str(), nccl ? "--probe-nccl" : nullptr,
+                             nullptr};
   pid_t pid = 0;
   const int error = posix_spawn(&pid, program.c_str(), &actions, nullptr, const_cast<char* const*>(arguments), environ);
   posix_spawn_file_actions_destroy(&actions);

@@ -13,13 +13,15 @@ LinkKind StageGroup::LinkOf(int hop) const {
 // Closes the last epoch's rings and makes those of this one.
 absl::Status StageGroup::RenewHops() {
   CloseRings();
-  const std::vector<Hop> old = std::exchange(hops_, {});  // to the end of this function: no two epochs share a descriptor
+  const std::vector<Hop> old =
+      std::exchange(hops_, {});  // to the end of this function: no two epochs share a descriptor
   hops_.resize(stages_.size());
   for (size_t i = 1; i < stages_.size(); ++i) {
     const LinkKind link = plan_.stages[i].link;
     if (link == LinkKind::kZmq) continue;
     // One slot more than steps can be in flight: of the step that the receiver is still taking out.
-    const wire::RingShape shape{.hop = static_cast<uint32_t>(i), .epoch = epoch_,
+    const wire::RingShape shape{.hop = static_cast<uint32_t>(i),
+                                .epoch = epoch_,
                                 .n_slots = static_cast<uint32_t>(n_stages()) + 1,
                                 .slot_bytes = link == LinkKind::kShm ? plan_.hop_bytes : 0};
     ASSIGN_OR_RETURN(hops_[i].ring, wire::HopRing::Create(shape));

@@ -24,10 +24,10 @@ struct RingControl {
   uint32_t n_slots;
   uint64_t slot_bytes;
   uint64_t stride;
-  alignas(64) std::atomic<uint64_t> written;   // hops that are complete; the writer's
-  alignas(64) std::atomic<uint64_t> taken;     // hops whose slots are free again; the reader's
-  std::atomic<uint32_t> sleeping;              // 1: the reader waits for the bell
-  alignas(64) std::atomic<uint32_t> closed;    // the coordinator's
+  alignas(64) std::atomic<uint64_t> written;  // hops that are complete; the writer's
+  alignas(64) std::atomic<uint64_t> taken;    // hops whose slots are free again; the reader's
+  std::atomic<uint32_t> sleeping;             // 1: the reader waits for the bell
+  alignas(64) std::atomic<uint32_t> closed;   // the coordinator's
 };
 
 namespace {
@@ -117,7 +117,8 @@ std::byte* RingMemory::slot(uint64_t number) const {
 }
 
 absl::StatusOr<std::unique_ptr<HopRing>> HopRing::Create(const RingShape& shape) {
-  LAYOVER_CHECK(shape.n_slots > 0 && shape.n_slots <= limits::kMaxRingSlots && shape.slot_bytes <= limits::kMaxHopBytes);
+  LAYOVER_CHECK(shape.n_slots > 0 && shape.n_slots <= limits::kMaxRingSlots &&
+                shape.slot_bytes <= limits::kMaxHopBytes);
   std::unique_ptr<HopRing> ring(new HopRing);
   ring->memory_fd_ = OwnedFd(memfd_create("layover-hop", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int fd = ring->memory_fd_.get();
@@ -197,7 +198,8 @@ absl::StatusOr<FrameHeader> RingReader::Front() const {
   const RingControl& control = *memory_.control();
   FrameHeader header;
   std::memcpy(&header, memory_.slot(passed_), sizeof(header));
-  if (header.magic != FrameHeader().magic || header.epoch != control.epoch) return DataLoss("hop {}: bad header", control.hop);
+  if (header.magic != FrameHeader().magic || header.epoch != control.epoch)
+    return DataLoss("hop {}: bad header", control.hop);
   const uint64_t bytes = sizeof(float) * uint64_t{header.n_rows} * uint64_t{header.dim};
   if (control.slot_bytes > 0 && bytes > control.slot_bytes) {
     return DataLoss("hop {}: [{}, {}] does not fit into a slot", control.hop, header.n_rows, header.dim);

@@ -1,13 +1,16 @@
-// The memory of a hop between two stages of one machine: a ring of slots that one process writes and one reads, made by a
-// third, the coordinator.
+// The memory of a hop between two stages of one machine: a ring of slots that one process writes and one reads, made by
+// a third, the coordinator.
 //
 // What must stay true:
-//  - A slot is seen only when it is complete: the count of written slots rises (release) after its last byte. Of a writer
+//  - A slot is seen only when it is complete: the count of written slots rises (release) after its last byte. Of a
+//  writer
 //    that dies in the middle nothing is read.
 //  - A ring serves one epoch and is then closed for good; the next epoch has a new one. So nothing old is read either.
-//  - One process writes, one reads, and each end belongs to one thread. The reader sleeps on a pipe (the bell), which the
+//  - One process writes, one reads, and each end belongs to one thread. The reader sleeps on a pipe (the bell), which
+//  the
 //    writer rings only if the reader has said that it sleeps.
-//  - The memory has no name: it is sealed against a change of size and opened through /proc/PID/fd of the coordinator, so
+//  - The memory has no name: it is sealed against a change of size and opened through /proc/PID/fd of the coordinator,
+//  so
 //    by the same user only. What is read from it is checked, since another process can write there.
 #ifndef LAYOVER_COMMON_WIRE_HOP_RING_H_
 #define LAYOVER_COMMON_WIRE_HOP_RING_H_
@@ -59,7 +62,7 @@ class RingMemory {
 };
 
 struct RingShape {
-  uint32_t hop = 0;         // the stage that it leads to
+  uint32_t hop = 0;  // the stage that it leads to
   uint32_t epoch = 0;
   uint32_t n_slots = 1;     // most hops that are written and not yet read
   uint64_t slot_bytes = 0;  // largest payload; 0: headers only
@@ -110,8 +113,8 @@ class RingReader {
   bool HasFront() const;
   absl::StatusOr<FrameHeader> Front() const;
   const std::byte* FrontPayload() const;
-  void Pass();         // on to the next; the payload stays as it is
-  void FreePassed();   // the slots of all that were passed may be written again
+  void Pass();        // on to the next; the payload stays as it is
+  void FreePassed();  // the slots of all that were passed may be written again
 
   // Before a wait: true if nothing is there, and then fd() becomes readable when something is.
   bool BeginWait();

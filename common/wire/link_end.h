@@ -1,4 +1,5 @@
-// The links between stages, as the coordinator hands them out: where each end is, and what a frame begins with.
+// The links between stages, as the coordinator hands them out: where each end is, how ends meet, and what a frame begins
+// with.
 #ifndef LAYOVER_COMMON_WIRE_LINK_END_H_
 #define LAYOVER_COMMON_WIRE_LINK_END_H_
 
@@ -21,6 +22,23 @@ struct RingAddress {
   std::string memory;              // paths; empty: the hop has no ring
   std::string bell_read;
   std::string bell_write;
+};
+
+// How the ends of an nccl hop meet, in each epoch. From its sender, with the id that the stage after is to be told:
+struct HopOffered {
+  int32_t stage = 0;
+  std::string peer_id;
+};
+
+// To its receiver; both ends make their communicator with the id.
+struct JoinHop {
+  std::string peer_id;
+};
+
+// From either end: it is connected. Steps come when all are.
+struct HopJoined {
+  int32_t stage = 0;
+  bool inward = false;             // the hop from the stage before, else the one to the stage after
 };
 
 // One end of a link over which a stage reads records from segments on another machine (common/segment_link).

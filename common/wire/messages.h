@@ -245,11 +245,6 @@ struct Attach {
 // To a listening machine: the coordinator lives. Sent every limits::kHeartbeatIntervalMs.
 struct KeepAlive {};
 
-// Receiver of an nccl hop: the id with which both ends make their communicator. Answered by HopJoined.
-struct JoinHop {
-  std::string peer_id;
-};
-
 using ToStage = std::variant<Configure, Reset, Shutdown, OpenSession, ForkSession, TruncateSession, CloseSession, Step,
                              SaveSession, AbortSave, RestoreSession, ParkSession, UnparkSession, DropPark, Attach,
                              KeepAlive, RemoveSegments, SweepSegments, JoinHop>;
@@ -365,18 +360,6 @@ struct WorkerEnded {
 // From a listening machine: another coordinator has it. It may be asked again.
 struct Occupied {
   int32_t stage = 0;
-};
-
-// Sender of an nccl hop, in each epoch: the id that the stage after is to be told.
-struct HopOffered {
-  int32_t stage = 0;
-  std::string peer_id;
-};
-
-// One end of an nccl hop is connected. Steps come when all are.
-struct HopJoined {
-  int32_t stage = 0;
-  bool inward = false;                  // the hop from the stage before, else the one to the stage after
 };
 
 using FromStage = std::variant<Hello, Ready, Fault, StepDone, SaveReceipt, RestoreReceipt, ParkReceipt, TransferTick,

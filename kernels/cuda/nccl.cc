@@ -27,12 +27,14 @@ absl::StatusOr<NcclApi> Load() {
   if (emulated && path == "libnccl.so.2") return Unavailable("emulated cards have no NCCL");
   // Never closed: its threads may outlive the last hop.
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return Unavailable("link nccl: NCCL cannot be loaded: {} (LAYOVER_NCCL names another file)", dlerror());
+  if (library == nullptr)
+    return Unavailable("link nccl: NCCL cannot be loaded: {} (LAYOVER_NCCL names another file)", dlerror());
   if (emulated && dlsym(library, kStandInSymbol) == nullptr) {
     return Unavailable("link nccl: {} is no stand-in, which is what emulated cards need", path);
   }
   NcclApi api;
-  const bool all = Find(library, "ncclGetVersion", &api.get_version) && Find(library, "ncclGetUniqueId", &api.get_unique_id) &&
+  const bool all = Find(library, "ncclGetVersion", &api.get_version) &&
+                   Find(library, "ncclGetUniqueId", &api.get_unique_id) &&
                    Find(library, "ncclCommInitRankConfig", &api.comm_init_rank_config) &&
                    Find(library, "ncclCommGetAsyncError", &api.comm_get_async_error) &&
                    Find(library, "ncclCommAbort", &api.comm_abort) && Find(library, "ncclSend", &api.send) &&

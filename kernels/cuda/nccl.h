@@ -1,6 +1,6 @@
-// The few functions of NCCL that a hop between two cards needs. The library is looked for when a hop first asks for it, so
-// a machine without it loses nothing but `link: nccl`, and neither plug-in links it. Its types are declared here: they are
-// NCCL's stable C interface since 2.14.
+// The few functions of NCCL that a hop between two cards needs. The library is looked for when a hop first asks for it,
+// so a machine without it loses nothing but `link: nccl`, and neither plug-in links it. Its types are declared here:
+// they are NCCL's stable C interface since 2.14.
 #ifndef LAYOVER_KERNELS_CUDA_NCCL_H_
 #define LAYOVER_KERNELS_CUDA_NCCL_H_
 
@@ -43,8 +43,8 @@ struct NcclApi {
   const char* (*get_error_string)(int result) = nullptr;
 };
 
-// $LAYOVER_NCCL, or libnccl.so.2 where the system's loader finds it. Unavailable, naming the file and the reason. Emulated
-// cards take only a library that says it is a stand-in: NCCL itself would hand their streams to a driver.
+// $LAYOVER_NCCL, or libnccl.so.2 where the system's loader finds it. Unavailable, naming the file and the reason.
+// Emulated cards take only a library that says it is a stand-in: NCCL itself would hand their streams to a driver.
 absl::StatusOr<const NcclApi*> LoadNccl();
 
 }  // namespace layover::gpu

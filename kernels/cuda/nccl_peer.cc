@@ -34,7 +34,8 @@ NcclPeer::NcclPeer(int card, int rank, const NcclApi& nccl)
 absl::StatusOr<std::unique_ptr<NcclPeer>> NcclPeer::Join(int card, const std::string& id, int rank, size_t most_bytes) {
   LAYOVER_CHECK(rank == 0 || rank == 1);
   NcclUniqueId unique;
-  if (id.size() != sizeof(unique.internal)) return InvalidArgument("an NCCL id has {} bytes, not {}", sizeof(unique.internal), id.size());
+  if (id.size() != sizeof(unique.internal))
+    return InvalidArgument("an NCCL id has {} bytes, not {}", sizeof(unique.internal), id.size());
   std::memcpy(unique.internal, id.data(), id.size());
   ASSIGN_OR_RETURN(const NcclApi* const nccl, LoadNccl());
   std::unique_ptr<NcclPeer> peer(new NcclPeer(card, rank, *nccl));
@@ -114,7 +115,8 @@ absl::Status NcclPeer::Send(const void* data, size_t bytes, const std::function<
   if (comm_ == nullptr) return Aborted("link nccl: given up");
   UseCard(card_);
   Outgoing& outgoing = outgoing_[next_++ % outgoing_.size()];
-  if (bytes > outgoing.buffer->bytes()) return Internal("a hop of {} bytes, {} were planned for", bytes, outgoing.buffer->bytes());
+  if (bytes > outgoing.buffer->bytes())
+    return Internal("a hop of {} bytes, {} were planned for", bytes, outgoing.buffer->bytes());
   if (outgoing.sent != nullptr) RETURN_IF_ERROR(Wait([&] { return outgoing.sent->Done(); }, given_up));
   outgoing.sent.reset();
   copies_->CopyOnDevice(outgoing.buffer->data(), data, bytes);

@@ -1,8 +1,8 @@
 // A hop between two cards over NCCL: a communicator of two ranks. It is non-blocking, so that a rank that dies, at any
 // moment, leaves this one able to abort; nothing here waits without looking at `given_up`.
 //
-// A communicator for each hop, not one for all stages: within one, NCCL would put a stage's send behind the receive that
-// it has issued before, which waits for a step that waits for this send.
+// A communicator for each hop, not one for all stages: within one, NCCL would put a stage's send behind the receive
+// that it has issued before, which waits for a step that waits for this send.
 #ifndef LAYOVER_KERNELS_CUDA_NCCL_PEER_H_
 #define LAYOVER_KERNELS_CUDA_NCCL_PEER_H_
 

@@ -1,9 +1,9 @@
-// Activations from GPU to GPU over NCCL. The hop's ring carries no payload here, but the header of each hop: it wakes the
-// receiver, says what it is to receive (so that no receiving kernel spins on a GPU before there is something to receive),
-// and tells both ends when the epoch is over, which ends every wait.
+// Activations from GPU to GPU over NCCL. The hop's ring carries no payload here, but the header of each hop: it wakes
+// the receiver, says what it is to receive (so that no receiving kernel spins on a GPU before there is something to
+// receive), and tells both ends when the epoch is over, which ends every wait.
 //
-// In each epoch the two ends meet anew: the sender makes an id (Offer), the coordinator hands it to the receiver (Join),
-// both become connected in their own time (Poll).
+// In each epoch the two ends meet anew: the sender makes an id (Offer), the coordinator hands it to the receiver
+// (Join), both become connected in their own time (Poll).
 #ifndef LAYOVER_STAGE_WORKER_LINKS_NCCL_LINK_H_
 #define LAYOVER_STAGE_WORKER_LINKS_NCCL_LINK_H_
 
@@ -48,7 +48,8 @@ class NcclMeeting {
 class NcclSender : public DataSender {
  public:
   // `hop`: the stage it leads to; no hop has more than `most_bytes`.
-  NcclSender(Device& device, uint32_t hop, size_t most_bytes) : device_(device), ring_(device, hop), meeting_(device, 0, most_bytes) {}
+  NcclSender(Device& device, uint32_t hop, size_t most_bytes)
+      : device_(device), ring_(device, hop), meeting_(device, 0, most_bytes) {}
 
   void Renew(uint32_t epoch, const wire::RingAddress& ring) override;
   absl::Status Send(const wire::FrameHeader& header, const float* rows, Stream& stream) override;

@@ -63,8 +63,8 @@ class RingEnd {
   bool pinned_ = false;
 };
 
-// Looks for a hop for about as long as waking a sleeper costs; then, unless one has come, says in the ring that the reader
-// sleeps and adds what wakes it. False: one is there.
+// Looks for a hop for about as long as waking a sleeper costs; then, unless one has come, says in the ring that the
+// reader sleeps and adds what wakes it. False: one is there.
 bool BeginRingWait(wire::RingReader& reader, std::vector<wire::PollItem>* items);
 
 }  // namespace layover

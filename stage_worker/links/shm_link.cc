@@ -18,7 +18,8 @@ class ShmSender : public DataSender {
     wire::RingWriter* const writer = ring_.get();
     if (writer == nullptr) return ring_.status();
     const size_t bytes = sizeof(float) * size_t{header.n_rows} * size_t{header.dim};
-    if (bytes > writer->slot_bytes()) return Internal("a hop of {} bytes, {} were planned for", bytes, writer->slot_bytes());
+    if (bytes > writer->slot_bytes())
+      return Internal("a hop of {} bytes, {} were planned for", bytes, writer->slot_bytes());
     std::byte* const payload = writer->NextPayload();
     if (payload == nullptr) return Internal("step {}: more hops under way than steps may be", header.seq);
     stream.CopyToHost(payload, rows, bytes);

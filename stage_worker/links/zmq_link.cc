@@ -21,8 +21,8 @@ class ZmqSender : public DataSender {
     staged_.resize(bytes);
     stream.CopyToHost(staged_.data(), rows, bytes);
     RETURN_IF_ERROR(stream.Synchronize());
-    const std::vector<std::string_view> parts = {std::string_view(reinterpret_cast<const char*>(&header), sizeof(header)),
-                                                 staged_};
+    const std::vector<std::string_view> parts = {
+        std::string_view(reinterpret_cast<const char*>(&header), sizeof(header)), staged_};
     absl::Status sent = socket_->Send(parts);
     if (!absl::IsUnavailable(sent)) return sent;
     // This end is bound, and the other one connects again after its restart.
@@ -72,7 +72,8 @@ class ZmqReceiver : public DataReceiver {
     frames_.erase(found);
     RETURN_IF_ERROR(CheckFrame(taken_.header, wanted));
     const size_t bytes = sizeof(float) * size_t{taken_.header.n_rows} * size_t{taken_.header.dim};
-    if (taken_.payload.size() != bytes) return DataLoss("activation frame {} has {} bytes", wanted.seq, taken_.payload.size());
+    if (taken_.payload.size() != bytes)
+      return DataLoss("activation frame {} has {} bytes", wanted.seq, taken_.payload.size());
     stream.CopyToDevice(rows, taken_.payload.data(), bytes);
     return absl::OkStatus();
   }
@@ -103,8 +104,8 @@ absl::Status CheckFrame(const wire::FrameHeader& header, const DataReceiver::Wan
       header.dim == static_cast<uint32_t>(wanted.dim)) {
     return absl::OkStatus();
   }
-  return DataLoss("activation frame {} is [{}, {}]; wanted is {}, [{}, {}]", header.seq, header.n_rows, header.dim, wanted.seq,
-                  wanted.n_rows, wanted.dim);
+  return DataLoss("activation frame {} is [{}, {}]; wanted is {}, [{}, {}]", header.seq, header.n_rows, header.dim,
+                  wanted.seq, wanted.n_rows, wanted.dim);
 }
 
 absl::StatusOr<std::unique_ptr<DataSender>> OpenZmqSender(wire::SocketContext& context, const wire::DataEnd& end) {

@@ -1,5 +1,6 @@
-// What a hop between two stages of one machine costs: shm against zmq, as the workers use them (copy out of the sender's
-// device, wake the receiver, copy into its own). Two processes send one frame to and fro; half a round trip is a hop.
+// What a hop between two stages of one machine costs: shm against zmq, as the workers use them (copy out of the
+// sender's device, wake the receiver, copy into its own). Two processes send one frame to and fro; half a round trip is
+// a hop.
 //
 //   hop_speed [--rounds 2000]
 #include <sys/wait.h>
@@ -66,8 +67,8 @@ std::vector<double> Play(const Hops& hops, bool shm, bool first, const Size& siz
   std::vector<float> rows(static_cast<size_t>(size.n_rows) * static_cast<size_t>(size.dim), 1.0f);
   std::vector<double> times;
   const auto send = [&](uint64_t seq) {
-    const wire::FrameHeader header{.epoch = 1, .seq = seq, .n_rows = static_cast<uint32_t>(size.n_rows),
-                                   .dim = static_cast<uint32_t>(size.dim)};
+    const wire::FrameHeader header{
+        .epoch = 1, .seq = seq, .n_rows = static_cast<uint32_t>(size.n_rows), .dim = static_cast<uint32_t>(size.dim)};
     LAYOVER_CHECK(ends.out->Send(header, rows.data(), *stream).ok());
   };
   const auto receive = [&](uint64_t seq) {
@@ -85,6 +86,8 @@ std::vector<double> Play(const Hops& hops, bool shm, bool first, const Size& siz
     if (!first) send(static_cast<uint64_t>(round));
     times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
   }
+  // What was sent last leaves from ZeroMQ's own thread, if the socket lives so long.
+  if (!first) usleep(200'000);
   return times;
 }
 
@@ -96,14 +99,14 @@ void Measure(const std::string& folder, bool shm, const Size& size, int rounds) 
   const pid_t child = fork();
   if (child == 0) {
     Play(hops, shm, false, size, rounds);
-    // What it sent last leaves from ZeroMQ's own thread.
-    usleep(200'000);
     _exit(0);
   }
   std::vector<double> times = Play(hops, shm, true, size, rounds);
   waitpid(child, nullptr, 0);
   std::sort(times.begin(), times.end());
-  const auto hop = [&](double part) { return times[static_cast<size_t>(part * static_cast<double>(times.size() - 1))] / 2; };
+  const auto hop = [&](double part) {
+    return times[static_cast<size_t>(part * static_cast<double>(times.size() - 1))] / 2;
+  };
   std::printf("%-28s %-5s %10.1f %10.1f\n", size.what, shm ? "shm" : "zmq", hop(0.5), hop(0.99));
 }
 
@@ -118,8 +121,9 @@ int main(int argc, char** argv) {
   char folder[] = "/tmp/layover-hops-XXXXXX";
   LAYOVER_CHECK(mkdtemp(folder) != nullptr);
   std::printf("%-28s %-5s %10s %10s\n", "microseconds a hop", "link", "median", "99 %");
-  for (const layover::Size& size : {layover::Size{"decode, 1 row of 5120", 1, 5120}, layover::Size{"decode, 8 rows of 5120", 8, 5120},
-                                    layover::Size{"prefill, 512 rows of 5120", 512, 5120}}) {
+  for (const layover::Size& size :
+       {layover::Size{"decode, 1 row of 5120", 1, 5120}, layover::Size{"decode, 8 rows of 5120", 8, 5120},
+        layover::Size{"prefill, 512 rows of 5120", 512, 5120}}) {
     for (const bool shm : {true, false}) layover::Measure(folder, shm, size, size.n_rows > 100 ? rounds / 10 : rounds);
   }
   std::filesystem::remove_all(folder);

@@ -51,8 +51,8 @@ TEST(LinkChoice, Table) {
       {LinkKind::kNccl, {"cuda:0", ""}, {"cuda:1", kRemote}, LinkKind::kAuto, "stages of one host"},
   };
   for (const Row& row : table) {
-    SCOPED_TRACE(testing::Message() << LinkKindName(row.wanted) << ": " << row.from.device << " " << row.from.host << " to "
-                                    << row.into.device << " " << row.into.host);
+    SCOPED_TRACE(testing::Message() << LinkKindName(row.wanted) << ": " << row.from.device << " " << row.from.host
+                                    << " to " << row.into.device << " " << row.into.host);
     const absl::StatusOr<LinkKind> link = ChooseLink(row.wanted, row.from, row.into);
     if (row.link != LinkKind::kAuto) {
       ASSERT_TRUE(link.ok()) << link.status();
@@ -66,9 +66,11 @@ TEST(LinkChoice, Table) {
 }
 
 TEST(LinkChoice, ATopologyThatAsksForTheImpossibleIsRefusedWithItsLine) {
-  const auto topology = ParseTopology("model: m\nstages:\n  - {device: 'cuda:3'}\n  - {device: 'cuda:3', link: nccl}\n", "t.yaml");
+  const auto topology =
+      ParseTopology("model: m\nstages:\n  - {device: 'cuda:3'}\n  - {device: 'cuda:3', link: nccl}\n", "t.yaml");
   ASSERT_FALSE(topology.ok());
-  EXPECT_THAT(std::string(topology.status().message()), HasSubstr("t.yaml:4: stage 1: link nccl joins two GPUs, and NCCL refuses"));
+  EXPECT_THAT(std::string(topology.status().message()),
+              HasSubstr("t.yaml:4: stage 1: link nccl joins two GPUs, and NCCL refuses"));
 }
 
 }  // namespace

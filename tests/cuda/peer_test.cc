@@ -1,5 +1,5 @@
-// Two cards that meet over NCCL, played by its stand-in under emulation: what arrives, who waits for whom, and what happens
-// when the other side is not there, dies or is given up.
+// Two cards that meet over NCCL, played by its stand-in under emulation: what arrives, who waits for whom, and what
+// happens when the other side is not there, dies or is given up.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

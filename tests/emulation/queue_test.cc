@@ -1,10 +1,13 @@
 // Emulated queues: late, each in its own order, errors for good.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "kernels/cuda/gpu.h"
+#include "kernels/emulation/foreign_stream.h"
 
 namespace layover::gpu {
 namespace {
@@ -79,6 +82,30 @@ TEST(Queue, MemoryBeginsAsPoison) {
   FreeOnDevice(0, memory);
   EXPECT_EQ(AllocateOnDevice(0, size_t{1} << 50).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(OpenCard(1000).status().code(), absl::StatusCode::kUnavailable);
+}
+
+// Another library's work holds up what is behind it, and nothing else; it goes on although nobody asks.
+TEST(Queue, AnotherLibrarysStepIsAskedUntilItIsDone) {
+  const std::unique_ptr<Queue> queue = NewQueue(0), other = NewQueue(0);
+  std::atomic<int> asked{0};
+  std::atomic<bool> there{false};
+  CudaStream(queue.get())->Enqueue([&] {
+    ++asked;
+    return there ? ForeignStep::kDone : ForeignStep::kWaiting;
+  });
+  const std::unique_ptr<QueueEvent> event = queue->Record();
+  EXPECT_FALSE(event->Done());
+  int word = 0;
+  const int one = 1;
+  other->CopyToDevice(&word, &one, sizeof(int));
+  EXPECT_TRUE(other->Synchronize().ok());
+  EXPECT_EQ(word, 1);
+  const int before = asked;
+  while (asked < before + 3) std::this_thread::yield();
+  EXPECT_FALSE(event->Done());
+  there = true;
+  EXPECT_TRUE(queue->Synchronize().ok());
+  EXPECT_TRUE(event->Done());
 }
 
 }  // namespace

@@ -28,7 +28,8 @@ class ShmLink : public testing::Test {
   }
 
   std::unique_ptr<wire::HopRing> NewRing(uint32_t epoch) {
-    return *wire::HopRing::Create({.hop = kHop, .epoch = epoch, .n_slots = 3, .slot_bytes = sizeof(float) * kMostRows * kDim});
+    return *wire::HopRing::Create(
+        {.hop = kHop, .epoch = epoch, .n_slots = 3, .slot_bytes = sizeof(float) * kMostRows * kDim});
   }
   void Renew(uint32_t epoch, const wire::HopRing& ring) {
     sender_->Renew(epoch, ring.address());

@@ -40,8 +40,7 @@ class TestStage {
     stream_ = device_->NewComputeStream();
     sessions_ = std::make_unique<SessionTable>(*pages_, *states_, *stream_);
     runner_ = *StepRunner::Create(*device_, *stream_, *model_,
-                                  {.n_embd = shape.n_embd,
-                                   .n_vocab = shape.n_vocab,
+                                  {.n_vocab = shape.n_vocab,
                                    .n_vocab_text = shape.n_vocab,
                                    .step_rows = kStepRows,
                                    .logits_rows = 32,

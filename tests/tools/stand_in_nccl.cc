@@ -1,6 +1,6 @@
-// A stand-in for NCCL with the symbols and manners that Layover relies on, for emulated cards: two ranks, in two processes
-// or one, whose bytes go over a Unix socket. As in NCCL, a non-blocking communicator is made by a thread of its own, a
-// call before it is ready is invalid, and a rank whose peer has died hangs until it is aborted.
+// A stand-in for NCCL with the symbols and manners that Layover relies on, for emulated cards: two ranks, in two
+// processes or one, whose bytes go over a Unix socket. As in NCCL, a non-blocking communicator is made by a thread of
+// its own, a call before it is ready is invalid, and a rank whose peer has died hangs until it is aborted.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -100,7 +100,8 @@ struct Message {
 // -1 with EAGAIN, or the other side is gone.
 ssize_t MoveSome(Message& message) {
   const bool head = message.done < sizeof(uint64_t);
-  char* const at = head ? reinterpret_cast<char*>(&message.length) + message.done : message.data + message.done - sizeof(uint64_t);
+  char* const at =
+      head ? reinterpret_cast<char*>(&message.length) + message.done : message.data + message.done - sizeof(uint64_t);
   const uint64_t left = head ? sizeof(uint64_t) - message.done : message.bytes + sizeof(uint64_t) - message.done;
   return message.outgoing ? send(message.comm->fd, at, left, MSG_NOSIGNAL) : recv(message.comm->fd, at, left, 0);
 }
@@ -131,8 +132,7 @@ int Start(Comm* comm, bool outgoing, void* data, size_t bytes, CUstream_st* stre
 extern "C" {
 
 // What tells it from NCCL.
-__attribute__((visibility("default"))) void layover_nccl_stand_in() {
-}
+__attribute__((visibility("default"))) void layover_nccl_stand_in() {}
 
 __attribute__((visibility("default"))) int ncclGetVersion(int* version) {
   *version = 22809;
@@ -144,7 +144,8 @@ __attribute__((visibility("default"))) int ncclGetUniqueId(NcclUniqueId* id) {
   const std::string name = "layover-nccl-" + std::to_string(getpid()) + "-" + std::to_string(++count);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   const sockaddr_un address = AddressOf(name);
-  if (bind(fd, reinterpret_cast<const sockaddr*>(&address), LengthOf(name)) != 0 || listen(fd, 1) != 0) return kSystemError;
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&address), LengthOf(name)) != 0 || listen(fd, 1) != 0)
+    return kSystemError;
   *id = {};
   std::memcpy(id->internal, name.data(), name.size());
   std::lock_guard lock(g_mutex);
@@ -153,8 +154,9 @@ __attribute__((visibility("default"))) int ncclGetUniqueId(NcclUniqueId* id) {
 }
 
 __attribute__((visibility("default"))) int ncclCommInitRankConfig(Comm** made, int n_ranks, NcclUniqueId id, int rank,
-                                                                   NcclConfig* config) {
-  if (n_ranks != 2 || rank < 0 || rank > 1 || config == nullptr || config->magic != 0xcafebeef || config->blocking != 0) {
+                                                                  NcclConfig* config) {
+  if (n_ranks != 2 || rank < 0 || rank > 1 || config == nullptr || config->magic != 0xcafebeef ||
+      config->blocking != 0) {
     return kInvalidArgument;
   }
   auto owned = std::make_unique<Comm>();
@@ -190,13 +192,13 @@ __attribute__((visibility("default"))) int ncclCommAbort(Comm* comm) {
 }
 
 __attribute__((visibility("default"))) int ncclSend(const void* data, size_t count, int type, int peer, Comm* comm,
-                                                     CUstream_st* stream) {
+                                                    CUstream_st* stream) {
   if (type != layover::gpu::kNcclInt8 || peer != 1) return kInvalidArgument;
   return Start(comm, true, const_cast<void*>(data), count, stream);
 }
 
 __attribute__((visibility("default"))) int ncclRecv(void* data, size_t count, int type, int peer, Comm* comm,
-                                                     CUstream_st* stream) {
+                                                    CUstream_st* stream) {
   if (type != layover::gpu::kNcclInt8 || peer != 0) return kInvalidArgument;
   return Start(comm, false, data, count, stream);
 }

@@ -1,5 +1,5 @@
-// The ring of a hop: between two threads, between two processes, around its end, with the largest hop, and with a writer
-// that dies in the middle of one.
+// The ring of a hop: between two threads, between two processes, around its end, with the largest hop, and with a
+// writer that dies in the middle of one.
 #include "common/wire/hop_ring.h"
 
 #include <fcntl.h>
