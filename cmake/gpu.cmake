@@ -62,7 +62,7 @@ if(LAYOVER_CUDA)
     add_custom_command(OUTPUT ${object}
       COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
       COMMAND bash ${CMAKE_SOURCE_DIR}/scripts/nvcc_with_report.sh ${CMAKE_BINARY_DIR}/cuda/${leaf}.ptxas.txt
-              ${nvcc} -std=c++20 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -I${CMAKE_SOURCE_DIR}
+              ${CMAKE_CXX_COMPILER_LAUNCHER} ${nvcc} -std=c++20 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -I${CMAKE_SOURCE_DIR}
               -Xcompiler=-fPIC,-fvisibility=hidden -Xptxas=-v ${gencode}
               -MD -MF ${CMAKE_BINARY_DIR}/cuda/${leaf}.d -MT ${object} -c ${kernel} -o ${object}
       DEPENDS ${kernel} ${CMAKE_SOURCE_DIR}/scripts/nvcc_with_report.sh
