@@ -38,6 +38,7 @@ class Listening:
         case.addCleanup(self.kill)
 
     def start(self, **env):
+        self.kill()  # one that a failed test has left
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(self.args, stderr=log, stdout=log, cwd="/", env={**os.environ, **env})
         return self
@@ -90,6 +91,7 @@ class RemoteCase(Case):
     def fails(self, text, *whys, name="failing"):
         """The server does not come up, and its log says why."""
         server = Server(text, self.folder, name=name).start(expect_ready=False)
+        self.addCleanup(server.process.kill)
         self.assertEqual(server.process.wait(timeout=60), 1, server.log_text())
         server.process.stdout.close()
         for why in whys:
