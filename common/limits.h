@@ -93,6 +93,26 @@ inline constexpr int kStageSilentMs = 30'000;           // no sign of progress f
 inline constexpr int kStageLoadDeadlineMs = 600'000;
 inline constexpr int kMaxStageRestartsPerHour = 20;
 
+// --- Links between stages.
+// A hop's ring has a slot for every step in flight and one for the step that is being taken out.
+inline constexpr uint32_t kMaxRingSlots = kMaxStepsInFlight + 1;
+inline constexpr uint64_t kMaxHopBytes = sizeof(float) * uint64_t{kMaxStepTokens} * uint64_t{kMaxEmbedding};
+inline constexpr int kRingSpins = 300;          // looks at a ring before its reader sleeps: what waking it costs, 10 us
+inline constexpr int kPeerConnectMs = 120'000;  // for two GPUs to meet; loading NCCL's kernels took 52 s on one machine
+inline constexpr int kPeerPollMs = 2;           // between looks at a connection that is being made
+inline constexpr int kPeerBuffers = 2;          // hops of the largest size that a GPU keeps until they are received
+inline constexpr int kPeerVerdictMs = 2'000;    // for the coordinator to notice a death that NCCL reports first
+
+// --- Stages on other machines.
+inline constexpr int kRemoteSilentMs = 10'000;   // twenty missed beats over TCP: the other machine is gone
+inline constexpr int kRemoteAppearMs = 60'000;   // for a remote stage's first answer when the server starts
+inline constexpr int kRemoteConnectMs = 2'000;   // for one attempt to connect, beside ZeroMQ's own waits between them
+inline constexpr int kRemoteRetryMs = 500;       // between attempts to get a remote stage that another coordinator has
+inline constexpr int kRemoteHandshakes = 3;      // failed in a row before anything worked: it is the keys
+inline constexpr int kDataPeerMs = 5'000;        // a data link's other end is connecting again after a restart
+inline constexpr int kRemotePorts = 5;           // of such a stage: control, activations in and out, segments out and in
+inline constexpr int kSegmentAnswerMs = 10'000;  // for 2 MiB from a disk elsewhere, behind all else that is asked of it
+
 // --- The store.
 inline constexpr size_t kBlockBytes = 4096;             // alignment of runs, of direct I/O and of the segment's parts
 inline constexpr size_t kIoBufferBytes = 2 * kMiB;      // one request to the disk and one huge page: 1 MiB is half as fast
@@ -137,6 +157,10 @@ static_assert(kMaxHttpBodyBytes <= kMaxWireMessageBytes && kMaxHttpBodyBytes <= 
               "what a request may say fits into the messages and frames that carry it on");
 static_assert(kMaxHttpConnectionsReserved < kMaxHttpConnections);
 static_assert(kHeartbeatIntervalMs * 10 < kStageSilentMs, "ten missed beats, not one, make a hang");
+static_assert(kHeartbeatIntervalMs * 10 < kRemoteSilentMs && kRemoteSilentMs < kStageSilentMs,
+              "ten missed beats, as on one machine");
+static_assert(kMaxStepsInFlight >= kMaxStages, "the scheduler lets one step per stage in flight");
+static_assert(kPeerConnectMs < kStageLoadDeadlineMs, "the error that knows the reason comes first");
 
 }  // namespace layover::limits
 

@@ -8,8 +8,8 @@
 #include <limits>
 #include <utility>
 
+#include "common/limits.h"
 #include "common/link_choice.h"
-#include "common/remote_limits.h"
 #include "common/status.h"
 #include "common/yaml_map.h"
 

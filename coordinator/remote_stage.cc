@@ -2,8 +2,8 @@
 
 #include <cstdlib>
 
+#include "common/limits.h"
 #include "common/log.h"
-#include "common/remote_limits.h"
 #include "common/status.h"
 
 namespace layover {

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/limits.h"
 #include "common/log.h"
-#include "common/remote_limits.h"
 #include "common/status.h"
 #include "coordinator/clocks.h"
 

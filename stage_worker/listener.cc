@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "common/limits.h"
 #include "common/log.h"
-#include "common/remote_limits.h"
 #include "common/status.h"
 
 namespace layover {

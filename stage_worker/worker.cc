@@ -6,7 +6,7 @@
 
 #include "common/gguf/model_identity.h"
 #include "common/gguf/model_shape.h"
-#include "common/limits_routes.h"
+#include "common/limits.h"
 #include "common/log.h"
 #include "common/status.h"
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/remote_limits.h"
+#include "common/limits.h"
 #include "common/status.h"
 #include "common/storage/durable_file.h"
 #include "common/storage/file_names.h"

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "common/check.h"
-#include "common/limits_routes.h"
+#include "common/limits.h"
 #include "common/status.h"
 
 namespace layover::wire {

@@ -11,7 +11,7 @@
 #include <fstream>
 
 #include "common/check.h"
-#include "common/remote_limits.h"
+#include "common/limits.h"
 #include "common/log.h"
 #include "common/status.h"
 

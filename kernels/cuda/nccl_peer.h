@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/limits_routes.h"
+#include "common/limits.h"
 #include "kernels/cuda/gpu_device.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/cuda/runtime.h"

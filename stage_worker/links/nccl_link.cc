@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/limits_routes.h"
+#include "common/limits.h"
 #include "common/status.h"
 
 namespace layover {

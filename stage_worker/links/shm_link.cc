@@ -1,6 +1,6 @@
 // Activations through a ring in shared memory: one copy from the sender's device into a slot, one from there to the
 // receiver's device. Between two CPU stages those are two memcpys; for a GPU the ring is page-locked.
-#include "common/limits_routes.h"
+#include "common/limits.h"
 #include "common/status.h"
 #include "stage_worker/links/data_link.h"
 #include "stage_worker/links/ring_end.h"

@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "common/remote_limits.h"
+#include "common/limits.h"
 #include "common/status.h"
 #include "stage_worker/links/data_link.h"
 

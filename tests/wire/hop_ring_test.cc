@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/limits_routes.h"
+#include "common/limits.h"
 
 namespace layover::wire {
 namespace {
