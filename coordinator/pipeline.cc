@@ -183,15 +183,10 @@ void Pipeline::Pump() {
       FinishStep(step, {});
       continue;
     }
-    // A probe shares the weights' way through the caches with whoever decodes.
-    uint64_t scratch = 0;
-    if (waiting_probe_.has_value() && static_cast<int>(message.slices.size()) < max_slices_) {
-      scratch = waiting_probe_->slice.session;
-      AddProbe(&message, &step);
-    }
     step.seq = stages_->SendOrdered(std::move(message));
     in_flight_.push_back(std::move(step));
-    if (scratch != 0) stages_->SendOrdered(wire::CloseSession{scratch});
+    // Behind the step, not in it: a stage reads the probe's row while the next one has the others'.
+    SendProbe();
   }
 }
 

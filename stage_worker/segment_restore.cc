@@ -39,7 +39,10 @@ class Restore {
     RETURN_IF_ERROR(OpenFiles());
     for (const auto& reader : readers_) RETURN_IF_ERROR(ProveTokens(*reader));
     RETURN_IF_ERROR(PlanAll());
-    ZeroPages();
+    const auto n_tokens = static_cast<int64_t>(restore_.tokens.size());
+    for (const StateTables& tables : tables_) {
+      pieces_.ZeroUnfilled(*stream_, restore_.pages, n_tokens, tables.window_pages);
+    }
     RETURN_IF_ERROR(ReadAll());
     for (const auto& reader : readers_) *bytes_read += static_cast<int64_t>(reader->bytes_read());
     return stream_->Synchronize();
@@ -121,13 +124,6 @@ class Restore {
       plan_.insert(plan_.end(), records.begin(), records.end());
     }
     return absl::OkStatus();
-  }
-
-  void ZeroPages() {
-    pieces_.pages().Zero(*stream_, LayerKind::kFullAttention, restore_.pages);
-    for (const StateTables& tables : tables_) {
-      pieces_.pages().Zero(*stream_, LayerKind::kSlidingWindow, tables.window_pages);
-    }
   }
 
   absl::Status ReadAll() {

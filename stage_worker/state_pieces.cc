@@ -89,6 +89,13 @@ void StatePieces::Write(Stream& stream, const StatePiece& piece, const StateTabl
                      IsK(piece.kind) ? payload : nullptr, IsK(piece.kind) ? nullptr : payload);
 }
 
+void StatePieces::ZeroUnfilled(Stream& stream, std::span<const int32_t> pages, int64_t n_tokens,
+                               std::span<const int32_t> window_pages) const {
+  const auto filled = std::min(static_cast<size_t>(n_tokens / kPageTokens), pages.size());
+  pages_.Zero(stream, LayerKind::kFullAttention, pages.subspan(filled));
+  pages_.Zero(stream, LayerKind::kSlidingWindow, window_pages);
+}
+
 absl::Status StatePieces::CheckTables(int64_t position, const StateTables& tables) const {
   if (position == 0) return absl::OkStatus();
   if (!states_.layers().empty() && (tables.slot < 0 || tables.slot > states_.n_slots())) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "common/storage/segment_format.h"
@@ -49,6 +50,11 @@ class StatePieces {
   // In stream order; `payload` is Bytes(piece) of canonical bytes.
   void Read(Stream& stream, const StatePiece& piece, const StateTables& from, std::byte* payload) const;
   void Write(Stream& stream, const StatePiece& piece, const StateTables& to, const std::byte* payload) const;
+
+  // Before rows [0, n_tokens) are written to `pages`: zeroes the page that they do not fill. The window's pages are filled
+  // from their first row that is seen only, so they are zeroed whole.
+  void ZeroUnfilled(Stream& stream, std::span<const int32_t> pages, int64_t n_tokens,
+                    std::span<const int32_t> window_pages) const;
 
   // Internal if the tables cannot hold the state at `position`: a missing slot, a short table.
   absl::Status CheckTables(int64_t position, const StateTables& tables) const;

@@ -178,13 +178,18 @@ absl::StatusOr<std::unique_ptr<SegmentReader>> Transfers::OpenSegment(const wire
   return OpenSegmentBlocks(*std::move(blocks), ref.path, expected, {});
 }
 
-// Between two buffers of a save: rests if steps run. Its own proof's is one, and the last before the cut may be another.
+// Between two buffers of a save: rests if steps run. Its own proof's is one, and the last before the cut may be another,
+// so that either more of them have come since, or several came within a moment.
 void Transfers::MakeWay(int64_t steps_before, Clock::time_point* since) const {
   constexpr int64_t kOwnSteps = 2;
   constexpr auto kMoment = std::chrono::milliseconds(100), kLongest = std::chrono::milliseconds(200);
   const Clock::time_point now = Clock::now();
-  const Clock::time_point last_step{Clock::duration(last_step_.load())};
-  if (now - last_step < kMoment && steps_ - steps_before > kOwnSteps && !cancel_all_) {
+  const int64_t ran = steps_;
+  const auto lately = [&](int64_t back) {
+    const Clock::duration time(step_times_[static_cast<size_t>(ran - back) % kPaceSteps].load());
+    return ran >= back && now - Clock::time_point(time) < kMoment;
+  };
+  if (lately(1) && (ran - steps_before > kOwnSteps || lately(kPaceSteps)) && !cancel_all_) {
     std::this_thread::sleep_for(std::min<Clock::duration>((now - *since) * kSaveRest, kLongest));
   }
   *since = Clock::now();
@@ -330,7 +335,10 @@ absl::Status Transfers::Fill(const ParkImage& image, const wire::UnparkSession& 
     return Internal("image {} has {} tokens, not {}", unpark.park, image.tokens().size(), unpark.n_tokens);
   }
   const std::unique_ptr<Stream> stream = device_.NewCopyStream();
-  ZeroPages(*stream, unpark.pages, unpark.state, unpark.checkpoints);
+  pieces_.ZeroUnfilled(*stream, unpark.pages, unpark.n_tokens, unpark.state.window_pages);
+  for (const wire::StateAt& checkpoint : unpark.checkpoints) {
+    pieces_.ZeroUnfilled(*stream, {}, 0, checkpoint.window_pages);
+  }
   const auto fill = [&](const std::vector<PieceRun>& runs, const StateTables& to) -> absl::Status {
     for (const PieceRun& run : runs) {
       for (const StatePiece& piece : run) {
@@ -353,15 +361,6 @@ absl::Status Transfers::Fill(const ParkImage& image, const wire::UnparkSession& 
     RETURN_IF_ERROR(fill(pieces_.StateAt(checkpoint.position), at));
   }
   return stream->Synchronize();
-}
-
-void Transfers::ZeroPages(Stream& stream, const std::vector<int32_t>& pages, const wire::StateAt& state,
-                          const std::vector<wire::StateAt>& checkpoints) const {
-  pieces_.pages().Zero(stream, LayerKind::kFullAttention, pages);
-  pieces_.pages().Zero(stream, LayerKind::kSlidingWindow, state.window_pages);
-  for (const wire::StateAt& checkpoint : checkpoints) {
-    pieces_.pages().Zero(stream, LayerKind::kSlidingWindow, checkpoint.window_pages);
-  }
 }
 
 void Transfers::DropPark(const wire::DropPark& drop) {

@@ -6,6 +6,7 @@
 #ifndef LAYOVER_STAGE_WORKER_TRANSFERS_H_
 #define LAYOVER_STAGE_WORKER_TRANSFERS_H_
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -49,7 +50,7 @@ class Transfers {
   // Saving takes what decoding leaves: of the processors by its priority; of the memory's bandwidth, which decoding
   // needs most, by resting this many times as long as it works while steps run.
   static constexpr int kSaveNiceness = 10;
-  static constexpr int kSaveRest = 20;
+  static constexpr int kSaveRest = 32;
 
   Transfers(Device& device, const KvPages& pages, const RecurrentState& states, int stage,
             Mailbox<TransferResult>* results);
@@ -75,8 +76,9 @@ class Transfers {
   void SweepSegments(const wire::SweepSegments& sweep);
   // A step runs on what saving needs too: it makes way for a while.
   void NoteStep() {
-    last_step_ = std::chrono::steady_clock::now().time_since_epoch().count();
-    ++steps_;
+    const int64_t number = steps_;
+    step_times_[static_cast<size_t>(number) % kPaceSteps] = std::chrono::steady_clock::now().time_since_epoch().count();
+    steps_ = number + 1;
   }
   // Cancels everything, forgets what is parked, and returns when nothing runs any more.
   void CancelAll();
@@ -117,9 +119,6 @@ class Transfers {
   TransferResult DoUnpark(const wire::UnparkSession& unpark);
   absl::Status Fill(const ParkImage& image, const wire::UnparkSession& unpark);
   TransferResult DoRestore(const wire::RestoreSession& restore);
-  // The pages that a restore or an unpark is going to fill.
-  void ZeroPages(Stream& stream, const std::vector<int32_t>& pages, const wire::StateAt& state,
-                 const std::vector<wire::StateAt>& checkpoints) const;
 
   Device& device_;
   const StatePieces pieces_;
@@ -128,8 +127,10 @@ class Transfers {
   SegmentHome home_;  // constant once set
   ParkStore parked_;
   std::atomic<bool> cancel_all_{false};
-  std::atomic<std::chrono::steady_clock::rep> last_step_{0};
+  // Written by the main thread: how many steps ran, and when the last ones did.
+  static constexpr int64_t kPaceSteps = 4;
   std::atomic<int64_t> steps_{0};
+  std::array<std::atomic<std::chrono::steady_clock::rep>, kPaceSteps> step_times_{};
   mutable std::mutex mutex_;
   std::set<uint64_t> aborted_saves_;  // guarded by mutex_
   // A save waits for nobody, a restore has a client waiting.

@@ -141,8 +141,10 @@ absl::StatusOr<std::unique_ptr<DeviceBuffer>> CpuDevice::Allocate(size_t bytes) 
   }
   auto buffer = std::make_unique<LargeBuffer>();
   if (!buffer->Map(bytes)) return too_much;
-  // The first pages taken from a pool are not announced by any before them.
-  prefault_->Fetch({static_cast<uint8_t*>(buffer->data()), std::min(bytes, 2 * kHugePageBytes)});
+  // The first pages taken from a pool are not announced by any before them, nor is its last one, where proofs are read.
+  auto* const begin = static_cast<uint8_t*>(buffer->data());
+  prefault_->Fetch({begin, std::min(bytes, 2 * kHugePageBytes)});
+  prefault_->Fetch({begin + (bytes - 1) / kHugePageBytes * kHugePageBytes, 1});
   return buffer;
 }
 

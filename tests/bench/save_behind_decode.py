@@ -1,10 +1,10 @@
 """What saving costs the others: one conversation's decode rate and longest gap while full saves of another one run back to
 back, against the same tokens decoded undisturbed, in the same run.
 
-    python3 tests/bench/save_behind_decode.py [--seconds 20] [--tokens 4000]
+    python3 tests/bench/save_behind_decode.py [--seconds 20] [--tokens 4000] [--rounds 5]
 
-Undisturbed, beside saves, undisturbed again: always the same tokens, as many as come in --seconds beside the saves. The saves
-are full ones: each is of a fresh fork of a conversation that was never saved itself. The stream is read by a process of its
+Beside saves and undisturbed take turns, always with the same tokens, as many as come in --seconds beside the saves; medians
+of the rounds. The saves are full ones: each is of a fresh fork of a conversation that was never saved itself. The stream is read by a process of its
 own, so that the client that asks for the saves does not hold it up. By hand, on a machine that does nothing else.
 """
 import argparse
@@ -62,10 +62,22 @@ def save_again_and_again(server, stop, saves):
         server.request("DELETE", f"/v1/kv/conversations/copy{number}")
 
 
+def measure(server, seconds):
+    """The gaps beside saves, those of the same tokens undisturbed, and the saves as (bytes, seconds)."""
+    stop, saves = threading.Event(), []
+    saver = threading.Thread(target=save_again_and_again, args=(server, stop, saves))
+    saver.start()
+    beside = decode(server, seconds)
+    stop.set()
+    saver.join()
+    return beside[WARM_UP:], decode(server, 3 * seconds, len(beside))[WARM_UP:], saves
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--tokens", type=int, default=4000)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=".") as folder:
         folder = pathlib.Path(folder).resolve()
@@ -73,21 +85,16 @@ def main():
         with Server(text, folder) as server:
             server.complete([200 + (7 * i) % 1000 for i in range(options.tokens)], "big", max_tokens=0)
             decode(server, options.seconds)  # the same pages of memory are used from now on
-            stop, saves = threading.Event(), []
-            saver = threading.Thread(target=save_again_and_again, args=(server, stop, saves))
-            saver.start()
-            beside = decode(server, options.seconds)
-            stop.set()
-            saver.join()
-            alone = [decode(server, 3 * options.seconds, len(beside)) for _ in range(2)]
-    rate = [1 / statistics.mean(gaps[WARM_UP:]) for gaps in (*alone, beside)]
-    longest = [sorted(gaps[WARM_UP:])[-3:] for gaps in (*alone, beside)]
-    print(f"{len(beside)} tokens: alone {rate[0]:.1f} and {rate[1]:.1f} tok/s, beside saves {rate[2]:.1f} tok/s: "
-          f"ratio {2 * rate[2] / (rate[0] + rate[1]):.3f}")
-    print("longest gaps " + "; ".join(f"{name} " + ", ".join(f"{1000 * gap:.1f}" for gap in gaps) + " ms"
-                                      for name, gaps in zip(("alone", "again", "beside saves"), longest)) +
-          f": ratio {2 * longest[2][-1] / (longest[0][-1] + longest[1][-1]):.2f}")
-    print(f"{len(saves)} saves of {saves[0][0] / 1e6:.0f} MB, {sum(s[0] for s in saves) / sum(s[1] for s in saves) / 1e6:.0f} MB/s")
+            ratios = []
+            for _ in range(options.rounds):
+                beside, alone, saves = measure(server, options.seconds)
+                ratios.append((statistics.mean(alone) / statistics.mean(beside), max(beside) / max(alone)))
+                print(f"{len(beside)} tokens: {1 / statistics.mean(alone):.1f} tok/s alone, {1 / statistics.mean(beside):.1f} beside "
+                      f"saves, {ratios[-1][0]:.3f}; longest gap {1000 * max(alone):.1f} and {1000 * max(beside):.1f} ms, "
+                      f"{ratios[-1][1]:.2f}; {len(saves)} saves of {saves[0][0] / 1e6:.0f} MB, "
+                      f"{sum(s[0] for s in saves) / sum(s[1] for s in saves) / 1e6:.0f} MB/s", flush=True)
+    rate, gap = (statistics.median(values) for values in zip(*ratios))
+    print(f"medians: decode beside saves {rate:.3f} of undisturbed, longest gap {gap:.2f} times")
 
 
 if __name__ == "__main__":
