@@ -141,10 +141,11 @@ absl::StatusOr<std::unique_ptr<DeviceBuffer>> CpuDevice::Allocate(size_t bytes) 
   }
   auto buffer = std::make_unique<LargeBuffer>();
   if (!buffer->Map(bytes)) return too_much;
-  // The first pages taken from a pool are not announced by any before them, nor is its last one, where proofs are read.
+  // The first pages of a pool are not announced by any before them, nor is its last one, where proofs are read.
   auto* const begin = static_cast<uint8_t*>(buffer->data());
-  prefault_->Fetch({begin, std::min(bytes, 2 * kHugePageBytes)});
-  prefault_->Fetch({begin + (bytes - 1) / kHugePageBytes * kHugePageBytes, 1});
+  const size_t last = (bytes - 1) / kHugePageBytes * kHugePageBytes;
+  prefault_->Fetch({begin, std::min(bytes, kHugePageBytes)});
+  if (last > 0) prefault_->Fetch({begin + last, bytes - last});
   return buffer;
 }
 
