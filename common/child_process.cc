@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <utility>
 
@@ -77,6 +78,12 @@ void ChildProcess::Kill() {
   if (!running()) return;
   kill(pid_, SIGKILL);
   Reap(nullptr);
+}
+
+absl::StatusOr<std::string> MakeSocketFolder() {
+  std::string path = "/tmp/layover-XXXXXX";
+  if (mkdtemp(path.data()) == nullptr) return ErrnoStatus(errno, "mkdtemp " + path);
+  return path;
 }
 
 }  // namespace layover

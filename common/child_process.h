@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace layover {
 
@@ -43,6 +44,10 @@ class ChildProcess {
 
 // The worker's program, which lies beside this one.
 std::string StageProgram();
+
+// A new folder, 0700, for the sockets at which a parent and its children meet. Short: a socket's path may have 107
+// characters.
+absl::StatusOr<std::string> MakeSocketFolder();
 
 }  // namespace layover
 

@@ -16,7 +16,7 @@ constexpr int kWindow = static_cast<int>(PageClass::kWindow);
 
 Pipeline::Pipeline(StageGroup* stages, const LedgerConfig& ledger, const SchedulerConfig& scheduler, int max_step_tokens,
                    Listener* listener)
-    : stages_(stages), listener_(listener), max_slices_(scheduler.max_slices), ledger_(ledger), scheduler_(scheduler) {
+    : stages_(stages), listener_(listener), ledger_(ledger), scheduler_(scheduler) {
   LAYOVER_CHECK(scheduler.chunk_tokens + scheduler.max_slices <= max_step_tokens);
 }
 
@@ -121,19 +121,14 @@ void Pipeline::Probe(uint64_t probe, SessionId id, int32_t token) {
 // The probe's row on its own.
 void Pipeline::SendProbe() {
   if (!waiting_probe_.has_value()) return;
+  const SessionId scratch = waiting_probe_->slice.session;
+  InFlight step{.probe = waiting_probe_->number};
   wire::Step message;
-  InFlight step;
-  AddProbe(&message, &step);
-  const uint64_t scratch = message.slices.back().session;
+  message.slices.push_back(std::move(waiting_probe_->slice));
+  waiting_probe_.reset();
   step.seq = stages_->SendOrdered(std::move(message));
   in_flight_.push_back(std::move(step));
   stages_->SendOrdered(wire::CloseSession{scratch});
-}
-
-void Pipeline::AddProbe(wire::Step* message, InFlight* step) {
-  step->probe = waiting_probe_->number;
-  message->slices.push_back(std::move(waiting_probe_->slice));
-  waiting_probe_.reset();
 }
 
 void Pipeline::Run(SessionId id, std::span<const int32_t> tokens, const RunSpec& spec) {

@@ -111,7 +111,7 @@ class Pipeline {
     uint64_t seq = 0;
     Scheduler::StepPlan plan;
     std::vector<SessionId> dropped;     // slices that found no page
-    uint64_t probe = 0;                 // whose row is the last slice; 0: none
+    uint64_t probe = 0;                 // a step of that probe's row alone; 0: none
   };
   struct WaitingProbe {
     uint64_t number = 0;
@@ -124,11 +124,9 @@ class Pipeline {
   std::optional<wire::StepSlice> MakeSlice(const Scheduler::PlannedSlice& planned);
   void FinishStep(const InFlight& step, const wire::StepDone& done);
   void SendProbe();
-  void AddProbe(wire::Step* message, InFlight* step);
 
   StageGroup* const stages_;
   Listener* const listener_;
-  const int max_slices_;
   std::optional<WaitingProbe> waiting_probe_;
   PageLedger ledger_;
   Scheduler scheduler_;

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <random>
 #include <utility>
@@ -28,10 +27,7 @@ absl::StatusOr<std::unique_ptr<StageGroup>> StageGroup::Create(const Topology& t
                                                                Listener* listener, const std::string& store_id) {
   std::unique_ptr<StageGroup> group(new StageGroup(topology, plan, listener));
   group->store_id_ = store_id;
-  // Short: a socket's path may have 107 characters.
-  char path[] = "/tmp/layover-XXXXXX";
-  if (mkdtemp(path) == nullptr) return ErrnoStatus(errno, "mkdtemp /tmp/layover-XXXXXX");
-  group->directory_ = path;
+  ASSIGN_OR_RETURN(group->directory_, MakeSocketFolder());
   ASSIGN_OR_RETURN(group->control_, wire::Socket::Open(group->context_, wire::SocketKind::kRouter, {}));
   RETURN_IF_ERROR(group->control_->Bind("ipc://" + group->directory_ + "/control"));
   std::random_device random;

@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 
 #include "common/limits.h"
@@ -52,10 +50,7 @@ absl::StatusOr<std::unique_ptr<StageListener>> StageListener::Open(const ListenO
     RETURN_IF_ERROR(PrepareStore(options.store));
     ASSIGN_OR_RETURN(listener->lock_, StoreLock::Acquire(options.store));
   }
-  // Short: a socket's path may have 107 characters.
-  char path[] = "/tmp/layover-XXXXXX";
-  if (mkdtemp(path) == nullptr) return ErrnoStatus(errno, "mkdtemp /tmp/layover-XXXXXX");
-  listener->directory_ = path;
+  ASSIGN_OR_RETURN(listener->directory_, MakeSocketFolder());
   ASSIGN_OR_RETURN(listener->inside_, wire::Socket::Open(listener->context_, wire::SocketKind::kRouter, {}));
   RETURN_IF_ERROR(listener->inside_->Bind("ipc://" + listener->directory_ + "/control"));
   ASSIGN_OR_RETURN(listener->outside_, wire::Socket::Open(listener->context_, wire::SocketKind::kRouter, outside));

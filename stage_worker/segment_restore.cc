@@ -39,10 +39,8 @@ class Restore {
     RETURN_IF_ERROR(OpenFiles());
     for (const auto& reader : readers_) RETURN_IF_ERROR(ProveTokens(*reader));
     RETURN_IF_ERROR(PlanAll());
-    const auto n_tokens = static_cast<int64_t>(restore_.tokens.size());
-    for (const StateTables& tables : tables_) {
-      pieces_.ZeroUnfilled(*stream_, restore_.pages, n_tokens, tables.window_pages);
-    }
+    pieces_.ZeroUnfilled(*stream_, restore_.pages, static_cast<int64_t>(restore_.tokens.size()));
+    for (const StateTables& tables : tables_) pieces_.ZeroWindow(*stream_, tables.window_pages);
     RETURN_IF_ERROR(ReadAll());
     for (const auto& reader : readers_) *bytes_read += static_cast<int64_t>(reader->bytes_read());
     return stream_->Synchronize();

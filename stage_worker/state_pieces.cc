@@ -89,10 +89,12 @@ void StatePieces::Write(Stream& stream, const StatePiece& piece, const StateTabl
                      IsK(piece.kind) ? payload : nullptr, IsK(piece.kind) ? nullptr : payload);
 }
 
-void StatePieces::ZeroUnfilled(Stream& stream, std::span<const int32_t> pages, int64_t n_tokens,
-                               std::span<const int32_t> window_pages) const {
+void StatePieces::ZeroUnfilled(Stream& stream, std::span<const int32_t> pages, int64_t n_tokens) const {
   const auto filled = std::min(static_cast<size_t>(n_tokens / kPageTokens), pages.size());
   pages_.Zero(stream, LayerKind::kFullAttention, pages.subspan(filled));
+}
+
+void StatePieces::ZeroWindow(Stream& stream, std::span<const int32_t> window_pages) const {
   pages_.Zero(stream, LayerKind::kSlidingWindow, window_pages);
 }
 

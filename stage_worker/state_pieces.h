@@ -51,10 +51,10 @@ class StatePieces {
   void Read(Stream& stream, const StatePiece& piece, const StateTables& from, std::byte* payload) const;
   void Write(Stream& stream, const StatePiece& piece, const StateTables& to, const std::byte* payload) const;
 
-  // Before rows [0, n_tokens) are written to `pages`: zeroes the page that they do not fill. The window's pages are filled
-  // from their first row that is seen only, so they are zeroed whole.
-  void ZeroUnfilled(Stream& stream, std::span<const int32_t> pages, int64_t n_tokens,
-                    std::span<const int32_t> window_pages) const;
+  // Before rows [0, n_tokens) of the full-attention layers are written to `pages`: zeroes the page that they do not fill.
+  void ZeroUnfilled(Stream& stream, std::span<const int32_t> pages, int64_t n_tokens) const;
+  // Before a state is written: window pages are filled only from the first row that is seen, so they are zeroed whole.
+  void ZeroWindow(Stream& stream, std::span<const int32_t> window_pages) const;
 
   // Internal if the tables cannot hold the state at `position`: a missing slot, a short table.
   absl::Status CheckTables(int64_t position, const StateTables& tables) const;

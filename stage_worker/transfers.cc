@@ -335,10 +335,9 @@ absl::Status Transfers::Fill(const ParkImage& image, const wire::UnparkSession& 
     return Internal("image {} has {} tokens, not {}", unpark.park, image.tokens().size(), unpark.n_tokens);
   }
   const std::unique_ptr<Stream> stream = device_.NewCopyStream();
-  pieces_.ZeroUnfilled(*stream, unpark.pages, unpark.n_tokens, unpark.state.window_pages);
-  for (const wire::StateAt& checkpoint : unpark.checkpoints) {
-    pieces_.ZeroUnfilled(*stream, {}, 0, checkpoint.window_pages);
-  }
+  pieces_.ZeroUnfilled(*stream, unpark.pages, unpark.n_tokens);
+  pieces_.ZeroWindow(*stream, unpark.state.window_pages);
+  for (const wire::StateAt& checkpoint : unpark.checkpoints) pieces_.ZeroWindow(*stream, checkpoint.window_pages);
   const auto fill = [&](const std::vector<PieceRun>& runs, const StateTables& to) -> absl::Status {
     for (const PieceRun& run : runs) {
       for (const StatePiece& piece : run) {

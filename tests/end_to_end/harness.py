@@ -244,6 +244,21 @@ class Case(unittest.TestCase):
     def assertSameIds(self, a, b):
         self.assertEqual(a["choices"][0]["token_ids"], b["choices"][0]["token_ids"])
 
+    def stream_ids(self, server, body, on_chunk=None):
+        """Token ids of a streamed completion, and whether an error event came."""
+        ids, error = [], None
+        with server.stream("/v1/completions", {"temperature": 0, "return_tokens": True, "ignore_eos": True, **body}) as (_, events):
+            for event in events:
+                if event == "[DONE]":
+                    break
+                chunk = json.loads(event)
+                error = error or chunk.get("error")
+                for choice in chunk.get("choices", []):
+                    ids += choice.get("token_ids") or []
+                if on_chunk is not None:
+                    on_chunk(ids)
+        return ids, error
+
 
 def free_port():
     with socket.socket() as probe:

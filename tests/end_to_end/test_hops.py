@@ -70,21 +70,15 @@ class Hops(Case):
             results, killed = {}, threading.Event()
 
             def run(i):
-                got = []
-                body = {"prompt": prompts[i], "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "return_tokens": True,
-                        "cache_prompt": False}
-                with server.stream("/v1/completions", body) as (_, events):
-                    for event in events:
-                        if event == "[DONE]":
-                            break
-                        chunk = json.loads(event)
-                        self.assertNotIn("error", chunk)
-                        for choice in chunk.get("choices", []):
-                            got += choice.get("token_ids") or []
-                        if len(got) >= kill_at and not killed.is_set():
-                            killed.set()
-                            os.kill(pids[victim], signal.SIGKILL)
-                results[i] = got
+                def kill_once(ids):
+                    if len(ids) >= kill_at and not killed.is_set():
+                        killed.set()
+                        os.kill(pids[victim], signal.SIGKILL)
+
+                body = {"prompt": prompts[i], "max_tokens": tokens, "cache_prompt": False}
+                ids, error = self.stream_ids(server, body, kill_once)
+                self.assertIsNone(error)
+                results[i] = ids
 
             threads = [threading.Thread(target=run, args=(i,)) for i in range(3)]
             for thread in threads:

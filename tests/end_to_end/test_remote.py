@@ -1,5 +1,4 @@
 """Stages on other machines: machines and workers that die, other coordinators, other models, and keys that do not fit."""
-import json
 import os
 import pathlib
 import signal
@@ -15,21 +14,17 @@ class Remote(RemoteCase):
 
     def stream_through(self, stage, server, interrupt):
         """Streams 300 tokens; `interrupt` runs once, after 40 of them."""
-        got, done = [], False
-        body = {"prompt": PROMPT, "temperature": 0, "max_tokens": 300, "ignore_eos": True, "return_tokens": True}
-        with server.stream("/v1/completions", body) as (_, events):
-            for event in events:
-                if event == "[DONE]":
-                    break
-                chunk = json.loads(event)
-                self.assertNotIn("error", chunk)
-                for choice in chunk.get("choices", []):
-                    got += choice.get("token_ids") or []
-                if len(got) >= 40 and not done:
-                    done = True
-                    interrupt()
+        done = []
+
+        def interrupt_once(ids):
+            if len(ids) >= 40 and not done:
+                done.append(True)
+                interrupt()
+
+        ids, error = self.stream_ids(server, {"prompt": PROMPT, "max_tokens": 300}, interrupt_once)
+        self.assertIsNone(error)
         self.assertTrue(done)
-        return got
+        return ids
 
     def test_the_machine_dies_and_comes_back_and_the_stream_goes_on(self):
         control = ids(self.control(max_tokens=300, ignore_eos=True))

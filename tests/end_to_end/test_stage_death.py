@@ -1,7 +1,6 @@
 """kill -9 of a stage worker, and one that hangs, while it decodes, reads a prompt, saves, restores, parks, is idle: the
 server serves on, no other stage is restarted, every conversation comes back, and the interrupted stream goes on with the
 same tokens."""
-import json
 import os
 import re
 import signal
@@ -40,21 +39,6 @@ class StageDeath(Case):
         for stage, (old, new) in enumerate(zip(pids, now)):
             (self.assertNotEqual if stage == killed else self.assertEqual)(old, new, f"stage {stage}")
         self.assertEqual(server.metric("layover_stage_restarts_total"), 1)
-
-    def stream_ids(self, server, body, on_chunk=None):
-        """Token ids of a streamed completion, and whether an error event came."""
-        ids, error = [], None
-        with server.stream("/v1/completions", {"temperature": 0, "return_tokens": True, "ignore_eos": True, **body}) as (_, events):
-            for event in events:
-                if event == "[DONE]":
-                    break
-                chunk = json.loads(event)
-                error = error or chunk.get("error")
-                for choice in chunk.get("choices", []):
-                    ids += choice.get("token_ids") or []
-                if on_chunk is not None:
-                    on_chunk(ids)
-        return ids, error
 
     def test_idle(self):
         with Server(self.tiny(self.folder / "store"), self.folder) as server:
