@@ -19,7 +19,7 @@ absl::Status StageGroup::RenewHops() {
   for (size_t i = 1; i < stages_.size(); ++i) {
     const LinkKind link = plan_.stages[i].link;
     if (link == LinkKind::kZmq) continue;
-    // One slot more than steps can be in flight: of the step that the receiver is still taking out.
+    // One slot more than the scheduler has steps in flight: of the step that the receiver is still taking out.
     const wire::RingShape shape{.hop = static_cast<uint32_t>(i),
                                 .epoch = epoch_,
                                 .n_slots = static_cast<uint32_t>(n_stages()) + 1,

@@ -56,7 +56,7 @@ absl::Status NcclSender::Send(const wire::FrameHeader& header, const float* rows
   if (writer == nullptr) return ring_.status();
   if (meeting_.peer() == nullptr) return Internal("step {}: the hop's ends have not met", header.seq);
   RETURN_IF_ERROR(stream.Synchronize());
-  if (writer->NextPayload() == nullptr) return Internal("step {}: more hops under way than steps may be", header.seq);
+  RETURN_IF_ERROR(WaitForRoom(*writer).status());
   const size_t bytes = sizeof(float) * size_t{header.n_rows} * size_t{header.dim};
   RETURN_IF_ERROR(meeting_.peer()->Send(rows, bytes, [writer] { return writer->closed(); }));
   writer->Publish(header);

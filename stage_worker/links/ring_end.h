@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "common/wire/hop_ring.h"
@@ -66,6 +67,10 @@ class RingEnd {
 // Looks for a hop for about as long as waking a sleeper costs; then, unless one has come, says in the ring that the
 // reader sleeps and adds what wakes it. False: one is there.
 bool BeginRingWait(wire::RingReader& reader, std::vector<wire::PollItem>* items);
+
+// Where the next hop's payload goes; while the ring is full, waits until the next stage has taken one. Proofs add steps to
+// those that the scheduler has under way, so a sender may be that far ahead. Aborted when the epoch is over.
+absl::StatusOr<std::byte*> WaitForRoom(wire::RingWriter& writer);
 
 }  // namespace layover
 

@@ -1,5 +1,8 @@
 // Activations through a ring in shared memory: one copy from the sender's device into a slot, one from there to the
 // receiver's device. Between two CPU stages those are two memcpys; for a GPU the ring is page-locked.
+#include <chrono>
+#include <thread>
+
 #include "common/limits.h"
 #include "common/status.h"
 #include "stage_worker/links/data_link.h"
@@ -20,8 +23,7 @@ class ShmSender : public DataSender {
     const size_t bytes = sizeof(float) * size_t{header.n_rows} * size_t{header.dim};
     if (bytes > writer->slot_bytes())
       return Internal("a hop of {} bytes, {} were planned for", bytes, writer->slot_bytes());
-    std::byte* const payload = writer->NextPayload();
-    if (payload == nullptr) return Internal("step {}: more hops under way than steps may be", header.seq);
+    ASSIGN_OR_RETURN(std::byte* const payload, WaitForRoom(*writer));
     stream.CopyToHost(payload, rows, bytes);
     RETURN_IF_ERROR(stream.Synchronize());
     writer->Publish(header);
@@ -80,6 +82,15 @@ bool BeginRingWait(wire::RingReader& reader, std::vector<wire::PollItem>* items)
   if (!reader.BeginWait()) return false;
   items->push_back({.fd = reader.fd()});
   return true;
+}
+
+absl::StatusOr<std::byte*> WaitForRoom(wire::RingWriter& writer) {
+  constexpr auto kPause = std::chrono::microseconds(100);  // a small part of the step that is waited for
+  while (true) {
+    if (std::byte* const payload = writer.NextPayload()) return payload;
+    if (writer.closed()) return Aborted("the hop's ring is full and closed: its epoch is over");
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 std::unique_ptr<DataSender> MakeShmSender(Device& device, uint32_t hop) {

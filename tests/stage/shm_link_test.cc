@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/wire/hop_ring.h"
@@ -113,12 +114,34 @@ TEST_F(ShmLink, AnotherStepOrShapeIsDamage) {
   }
 }
 
-TEST_F(ShmLink, ALargerHopThanPlannedAndOneTooManyAreErrors) {
+TEST_F(ShmLink, ALargerHopThanPlannedIsAnError) {
   const auto ring = NewRing(1);
   Renew(1, *ring);
   EXPECT_EQ(Send(1, 5, kMostRows + 1).code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(ShmLink, ASenderThatIsAheadWaitsForRoom) {
+  const auto ring = NewRing(1);
+  Renew(1, *ring);
+  constexpr uint64_t kSteps = 40;
+  std::thread sender([&] {
+    for (uint64_t seq = 0; seq < kSteps; ++seq) EXPECT_TRUE(Send(1, seq, 1).ok()) << seq;
+  });
+  for (uint64_t seq = 0; seq < kSteps; ++seq) {
+    while (!receiver_->Has(seq)) std::this_thread::yield();
+    const auto taken = Take(seq, 1);
+    EXPECT_EQ(taken.value_or(std::vector<float>()), RowsOf(seq, 1)) << seq;
+  }
+  sender.join();
+}
+
+TEST_F(ShmLink, ItsWaitEndsWithTheEpoch) {
+  const auto ring = NewRing(1);
+  Renew(1, *ring);
   for (uint64_t seq = 5; seq < 8; ++seq) ASSERT_TRUE(Send(1, seq, 1).ok());
-  EXPECT_EQ(Send(1, 8, 1).code(), absl::StatusCode::kInternal);
+  std::thread coordinator([&] { ring->Close(); });
+  EXPECT_EQ(Send(1, 8, 1).code(), absl::StatusCode::kAborted);
+  coordinator.join();
 }
 
 // A Reset may name a ring that the next epoch has closed already. That is an error only for a step.
