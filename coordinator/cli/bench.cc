@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "common/log.h"
+#include "common/plan/token_work.h"
 #include "common/status.h"
 #include "common/storage/block_io.h"
 #include "coordinator/cli/exit_code.h"
@@ -74,6 +75,7 @@ class Bench {
   std::unique_ptr<Engine> engine_;
   std::vector<int64_t> file_bytes_;  // [stage], of the last save
   int salt_ = 0;
+  std::string peer_backend_;
   std::vector<double> decode_, prefill_, save_, raw_write_, restore_, raw_read_, restore_ms_, reread_ms_, peer_decode_,
       peer_prefill_;
 };
@@ -100,10 +102,11 @@ absl::Status Bench::StartEngine() {
 // Ids that repeat nothing of an earlier prompt.
 std::vector<int32_t> Bench::Prompt(int tokens) const {
   std::vector<int32_t> ids;
+  const int first = std::min(300, tokenizer_->n_vocab() / 2);  // beyond control tokens and single bytes
   uint32_t state = 12345u + static_cast<uint32_t>(salt_) * 7919u;
   for (int i = 0; i < tokens; ++i) {
     state = state * 1664525u + 1013904223u;
-    ids.push_back(static_cast<int32_t>((state >> 8) % static_cast<uint32_t>(tokenizer_->n_vocab() - 300)) + 300);
+    ids.push_back(static_cast<int32_t>((state >> 8) % static_cast<uint32_t>(tokenizer_->n_vocab() - first)) + first);
   }
   return ids;
 }
@@ -219,6 +222,7 @@ absl::Status Bench::MeasurePeer() {
   for (const Json& result : results) {
     if (!result.contains("avg_ts") || !result.contains("n_gen"))
       return Internal("{}: avg_ts or n_gen is missing", options_.peer);
+    if (result.contains("backends") && result["backends"].is_string()) peer_backend_ = result["backends"];
     (result["n_gen"].get<int>() > 0 ? peer_decode_ : peer_prefill_).push_back(result["avg_ts"].get<double>());
   }
   return absl::OkStatus();
@@ -238,12 +242,15 @@ absl::StatusOr<Json> Bench::Run() {
   }
   cleanup();
   RETURN_IF_ERROR(status);
+  const TokenWork work = WorkOfToken(*setup_.file, setup_.shape);
   Json result = {{"threads", setup_.topology.stages.front().threads},
                  {"stages", setup_.plan.stages.size()},
                  {"prompt_tokens", options_.prompt_tokens},
                  {"output_tokens", options_.output_tokens},
                  {"state_tokens", options_.state_tokens},
                  {"repeats", options_.repeats},
+                 {"token_weight_bytes", work.weight_bytes},
+                 {"token_layer_operations", work.layer_operations},
                  {"decode_tok_s", Median(decode_)},
                  {"prefill_tok_s", Median(prefill_)},
                  {"save_bytes_s", Median(save_)},
@@ -256,7 +263,8 @@ absl::StatusOr<Json> Bench::Run() {
   if (!options_.peer.empty()) {
     result["peer"] = {{"name", std::filesystem::path(options_.peer).filename().string()},
                       {"decode_tok_s", Median(peer_decode_)},
-                      {"prefill_tok_s", Median(peer_prefill_)}};
+                      {"prefill_tok_s", Median(peer_prefill_)},
+                      {"backend", peer_backend_}};
   }
   return result;
 }
