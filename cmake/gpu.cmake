@@ -53,23 +53,27 @@ if(LAYOVER_CUDA)
   list(GET LAYOVER_CUDA_ARCHITECTURES -1 newest)  # as PTX for cards to come
   list(APPEND gencode -gencode arch=compute_${newest},code=compute_${newest})
 
-  # Per kernel file an object and ptxas's report, which tests/gpu/check_ptxas.py judges. Nothing is contracted and
-  # nothing is approximate: kernels/README.md says what rounds where.
-  set(cuda_objects)
-  foreach(kernel IN LISTS gpu_kernels)
-    get_filename_component(leaf ${kernel} NAME_WE)
-    set(object ${CMAKE_BINARY_DIR}/cuda/${leaf}.o)
-    add_custom_command(OUTPUT ${object}
-      COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
-      COMMAND bash ${CMAKE_SOURCE_DIR}/scripts/nvcc_with_report.sh ${CMAKE_BINARY_DIR}/cuda/${leaf}.ptxas.txt
-              ${CMAKE_CXX_COMPILER_LAUNCHER} ${nvcc} -std=c++20 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -I${CMAKE_SOURCE_DIR}
-              -Xcompiler=-fPIC,-fvisibility=hidden -Xptxas=-v ${gencode}
-              -MD -MF ${CMAKE_BINARY_DIR}/cuda/${leaf}.d -MT ${object} -c ${kernel} -o ${object}
-      DEPENDS ${kernel} ${CMAKE_SOURCE_DIR}/scripts/nvcc_with_report.sh
-      DEPFILE ${CMAKE_BINARY_DIR}/cuda/${leaf}.d VERBATIM COMMENT "nvcc ${leaf}.cu")
-    list(APPEND cuda_objects ${object})
-  endforeach()
-  set_source_files_properties(${cuda_objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+  # layover_nvcc(OBJECTS KERNEL...): per kernel file an object and ptxas's report, which tests/gpu/check_ptxas.py judges.
+  # Nothing is contracted and nothing is approximate: kernels/README.md says what rounds where.
+  function(layover_nvcc objects)
+    set(made)
+    foreach(kernel IN LISTS ARGN)
+      get_filename_component(leaf ${kernel} NAME_WE)
+      set(object ${CMAKE_BINARY_DIR}/cuda/${leaf}.o)
+      add_custom_command(OUTPUT ${object}
+        COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
+        COMMAND bash ${CMAKE_SOURCE_DIR}/scripts/nvcc_with_report.sh ${CMAKE_BINARY_DIR}/cuda/${leaf}.ptxas.txt
+                ${CMAKE_CXX_COMPILER_LAUNCHER} ${nvcc} -std=c++20 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -I${CMAKE_SOURCE_DIR}
+                -Xcompiler=-fPIC,-fvisibility=hidden -Xptxas=-v ${gencode}
+                -MD -MF ${CMAKE_BINARY_DIR}/cuda/${leaf}.d -MT ${object} -c ${kernel} -o ${object}
+        DEPENDS ${kernel} ${CMAKE_SOURCE_DIR}/scripts/nvcc_with_report.sh
+        DEPFILE ${CMAKE_BINARY_DIR}/cuda/${leaf}.d VERBATIM COMMENT "nvcc ${leaf}.cu")
+      list(APPEND made ${object})
+    endforeach()
+    set_source_files_properties(${made} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+    set(${objects} ${made} PARENT_SCOPE)
+  endfunction()
+  layover_nvcc(cuda_objects ${gpu_kernels})
 
   # Everything of the back end but the entry, for the plug-in and for the tests on a card.
   add_library(layover_gpu_native STATIC ${gpu_host_sources} kernels/cuda/runtime_cuda.cc ${cuda_objects})

@@ -1,4 +1,5 @@
 # What `quickstart` and `check` share: packages, the build, the demo model. Sourced by both, run from the tree's root.
+# shellcheck shell=bash disable=SC2034,SC2015
 
 # Everything comes from Debian 12 and PyPI.
 build_packages=(
@@ -48,7 +49,7 @@ nvcc_wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.
 # Sets CUDACXX, which CMake asks: the toolkit of this machine, else one from PyPI in build-cuda.
 get_nvcc() {
   local found
-  for found in "${CUDACXX:-}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
+  for found in "${CUDACXX:-}" "$(command -v nvcc || true)" "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"; do
     [ -n "$found" ] && [ -x "$found" ] || continue
     export CUDACXX=$found
     return 0
@@ -56,9 +57,8 @@ get_nvcc() {
   local venv=build-cuda/nvcc
   if [ ! -e "$venv/.complete" ]; then
     say "getting nvcc from PyPI (307 MB)"
-    python3 -m venv "$venv"
-    "$venv/bin/pip" install -q --no-deps "${nvcc_wheels[@]}"
-    touch "$venv/.complete"
+    { python3 -m venv "$venv" && "$venv/bin/pip" install -q --no-deps "${nvcc_wheels[@]}" && touch "$venv/.complete"; } ||
+      { echo "there is no nvcc here (CUDACXX, PATH, CUDA_HOME), and it could not be had from PyPI" >&2; return 1; }
   fi
   found=$(find "$PWD/$venv" -path '*/bin/nvcc' -type f | head -1)
   [ -n "$found" ] || { echo "the wheels hold no nvcc" >&2; return 1; }

@@ -46,7 +46,7 @@ def main():
     for bad in ("__shared__ float x[3];", "kernel<<<1, 2>>>(x);", 'asm("nop");', "#pragma unroll", "x = std::max(a, b);", "y = expf(x);"):
         assert problems_in("self-test", bad), bad
     assert not problems_in("self-test", '// asm\nLaunch("<<<", k);\n#include "kernels/ops.h"\n#ifndef A\n')
-    kernels = [path for path in sorted((ROOT / "kernels" / "cuda").iterdir())
+    kernels = [path for path in sorted((ROOT / "kernels" / "cuda").iterdir()) + sorted((ROOT / "tests" / "gpu").glob("*.cu"))
                if path.suffix in {".cu", ".h"} and path.name not in EXEMPT]
     problems = []
     for path in kernels:

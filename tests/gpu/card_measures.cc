@@ -1,0 +1,345 @@
+#include "tests/gpu/card_measures.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "common/limits.h"
+#include "common/status.h"
+#include "tests/gpu/probe_kernels.h"
+#include "tests/kernels/reference_matmul.h"
+
+namespace layover::gpu {
+namespace {
+
+using Buffer = std::unique_ptr<DeviceBuffer>;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMostTimes = 1 << 16;
+constexpr int kMostClones = 256;
+
+// Host memory that copies go through, pinned if that is allowed.
+class HostMemory {
+ public:
+  HostMemory(Device* device, size_t bytes) : device_(device) {
+    if (posix_memalign(&data_, 4096, bytes) != 0) data_ = nullptr;
+    if (data_ == nullptr) return;
+    std::memset(data_, 0x5a, bytes);
+    pinned_ = device->PinHost(data_, bytes);
+  }
+  ~HostMemory() {
+    if (pinned_) device_->UnpinHost(data_);
+    std::free(data_);
+  }
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  uint8_t* data() const { return static_cast<uint8_t*>(data_); }
+  bool pinned() const { return pinned_; }
+
+ private:
+  Device* const device_;
+  void* data_ = nullptr;
+  bool pinned_ = false;
+};
+
+// In what follows, queues and streams are the last members: they go first and wait for what uses the others.
+struct Sweep {
+  Buffer data, copy, sums;
+  std::unique_ptr<Queue> queue;
+};
+
+struct HostCopy {
+  HostCopy(Device* device, size_t bytes) : host(device, bytes), queue(NewQueue(0)) {}
+  HostMemory host;
+  Buffer card;
+  std::unique_ptr<Queue> queue;
+};
+
+struct ProductWork {
+  std::vector<std::unique_ptr<PackedWeight>> weights;  // copies of one, so that no cache holds what a turn reads
+  size_t next = 0;
+  Buffer x, prepared, out;
+  std::unique_ptr<Stream> stream;
+};
+
+struct AttentionWork {
+  Buffer k, v, q, out, table, slices;
+  AttentionArgs args;
+  std::unique_ptr<Stream> stream;
+};
+
+struct StateWork {
+  StateWork(Device* device) : host(device, limits::kIoBufferBytes), stream(device->NewCopyStream()) {}
+  Buffer k, v;
+  KvLayer layer;
+  HostMemory host;  // one buffer of the disk's
+  std::unique_ptr<Stream> stream;
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+absl::StatusOr<double> SecondsOf(const Measure& measure, int times) {
+  const Clock::time_point start = Clock::now();
+  RETURN_IF_ERROR(measure.run(times));
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+absl::StatusOr<std::unique_ptr<PackedWeight>> Clone(const PackedWeight& weight, Queue* queue) {
+  const auto& packed = static_cast<const GpuPackedWeight&>(weight);
+  auto clone = std::make_unique<GpuPackedWeight>();
+  static_cast<PackedWeight&>(*clone) = packed;
+  clone->table = packed.table;
+  ASSIGN_OR_RETURN(clone->data, GpuBuffer::Allocate(0, packed.device_bytes));
+  queue->CopyOnDevice(clone->data->data(), packed.data->data(), packed.device_bytes);
+  return clone;
+}
+
+}  // namespace
+
+BenchSizes TinySizes() {
+  return {.swept_bytes = size_t{96} << 10,
+          .copied_bytes = size_t{64} << 10,
+          .prefill_rows = 20,
+          .n_out = 72,
+          .cols = 256,
+          .long_context = 200,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_dim = 32,
+          .state_pages = 2,
+          .turn_seconds = 0};
+}
+
+absl::Status CardMeasures::AddAll(const CardInfo& card) {
+  RETURN_IF_ERROR(AddSweeps(card));
+  RETURN_IF_ERROR(AddHostCopies());
+  for (const WeightType type : {WeightType::kQ4_0, WeightType::kQ4_K, WeightType::kQ6_K, WeightType::kQ8_0,
+                                WeightType::kIQ4_XS, WeightType::kMXFP4, WeightType::kF16}) {
+    RETURN_IF_ERROR(AddProduct("decode", type, 1, sizes_.swept_bytes));
+  }
+  RETURN_IF_ERROR(AddProduct("decode", WeightType::kQ4_0, 8, sizes_.swept_bytes));
+  RETURN_IF_ERROR(AddAttention(1, sizes_.long_context));
+  for (const WeightType type : {WeightType::kQ4_0, WeightType::kQ4_K, WeightType::kQ6_K, WeightType::kQ8_0,
+                                WeightType::kIQ4_XS, WeightType::kF16}) {
+    RETURN_IF_ERROR(AddProduct("prefill", type, sizes_.prefill_rows, 0));
+  }
+  RETURN_IF_ERROR(AddCublas());
+  return AddState();
+}
+
+absl::Status CardMeasures::AddSweeps(const CardInfo& card) {
+  const auto sweep = std::make_shared<Sweep>();
+  const size_t bytes = sizes_.swept_bytes;
+  const int threads = card.multiprocessors * 8 * 256;
+  ASSIGN_OR_RETURN(sweep->data, device_.Allocate(bytes));
+  ASSIGN_OR_RETURN(sweep->copy, device_.Allocate(bytes));
+  ASSIGN_OR_RETURN(sweep->sums, device_.Allocate(static_cast<size_t>(threads) * sizeof(uint32_t)));
+  sweep->queue = NewQueue(0);
+  sweep->queue->Fill(sweep->data->data(), 0x5a, bytes);
+  const ReadProbe probe{sweep->data->data(), static_cast<long long>(bytes), sweep->sums->As<uint32_t>(), threads};
+  measures_.push_back({.what = {{"group", "limit"}, {"name", "read"}, {"bytes", bytes}},
+                       .amount = static_cast<double>(bytes),
+                       .run = [sweep, probe](int times) {
+                         for (int i = 0; i < times; ++i) LaunchReadMemory(probe, sweep->queue.get());
+                         return sweep->queue->Synchronize();
+                       }});
+  measures_.push_back({.what = {{"group", "limit"}, {"name", "copy"}, {"bytes", bytes}},
+                       .amount = 2 * static_cast<double>(bytes),  // read and written
+                       .run = [sweep, bytes](int times) {
+                         for (int i = 0; i < times; ++i) {
+                           sweep->queue->CopyOnDevice(sweep->copy->data(), sweep->data->data(), bytes);
+                         }
+                         return sweep->queue->Synchronize();
+                       }});
+  return absl::OkStatus();
+}
+
+absl::Status CardMeasures::AddHostCopies() {
+  const size_t bytes = sizes_.copied_bytes;
+  const auto copy = std::make_shared<HostCopy>(&device_, bytes);
+  if (copy->host.data() == nullptr) return ResourceExhausted("no host memory for {} bytes", bytes);
+  pinned_ = copy->host.pinned();
+  ASSIGN_OR_RETURN(copy->card, device_.Allocate(bytes));
+  for (const bool to_host : {true, false}) {
+    measures_.push_back({.what = {{"group", "limit"}, {"name", to_host ? "to_host" : "to_card"}, {"bytes", bytes}},
+                         .amount = static_cast<double>(bytes),
+                         .run = [copy, to_host, bytes](int times) {
+                           for (int i = 0; i < times; ++i) {
+                             to_host ? copy->queue->CopyToHost(copy->host.data(), copy->card->data(), bytes)
+                                     : copy->queue->CopyToDevice(copy->card->data(), copy->host.data(), bytes);
+                           }
+                           return copy->queue->Synchronize();
+                         }});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CardMeasures::AddProduct(const char* group, WeightType type, int rows, size_t least_bytes) {
+  const int n_out = sizes_.n_out, cols = sizes_.cols;
+  const RawWeight raw = RandomWeight(type, n_out, cols, 1);
+  const auto work = std::make_shared<ProductWork>();
+  work->weights.emplace_back();
+  ASSIGN_OR_RETURN(work->weights[0], device_.PackWeight(raw.Source()));
+  const size_t bytes = work->weights[0]->device_bytes;
+  const std::unique_ptr<Queue> copies = NewQueue(0);
+  while (bytes * work->weights.size() < least_bytes && work->weights.size() < kMostClones) {
+    ASSIGN_OR_RETURN(auto clone, Clone(*work->weights[0], copies.get()));
+    work->weights.push_back(std::move(clone));
+  }
+  RETURN_IF_ERROR(copies->Synchronize());
+  const ActivationFormat format = work->weights[0]->activation;
+  const auto n_rows = static_cast<size_t>(rows);
+  ASSIGN_OR_RETURN(work->x, device_.Allocate(n_rows * static_cast<size_t>(cols) * sizeof(float)));
+  ASSIGN_OR_RETURN(work->prepared, device_.Allocate(device_.ActivationBytes(format, rows, cols)));
+  ASSIGN_OR_RETURN(work->out, device_.Allocate(n_rows * static_cast<size_t>(n_out) * sizeof(float)));
+  work->stream = device_.NewComputeStream();
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(n_rows * static_cast<size_t>(cols));
+  for (float& value : x) value = normal(random);
+  work->stream->CopyToDevice(work->x->data(), x.data(), x.size() * sizeof(float));
+  work->stream->PrepareActivation({work->x->As<float>(), rows, cols, cols, format, work->prepared->data()});
+  RETURN_IF_ERROR(work->stream->Synchronize());
+
+  const bool decode = least_bytes > 0;
+  const double operations = 2.0 * rows * n_out * cols;
+  measures_.push_back({.what = {{"group", group},
+                                {"type", std::string(WeightTypeName(type))},
+                                {"rows", rows},
+                                {"n_out", n_out},
+                                {"cols", cols},
+                                {"bytes", bytes}},
+                       .amount = decode ? static_cast<double>(bytes) : operations,
+                       .unit = decode ? 1e9 : 1e12,
+                       .run = [work, rows, n_out](int times) {
+                         for (int i = 0; i < times; ++i) {
+                           const PackedWeight* weight = work->weights[work->next++ % work->weights.size()].get();
+                           work->stream->MatMul(
+                               {weight, work->prepared->data(), rows, work->out->As<float>(), n_out, nullptr, nullptr});
+                         }
+                         return work->stream->Synchronize();
+                       }});
+  return absl::OkStatus();
+}
+
+// `rows` rows of one sequence of `length` tokens. Bytes of K/V as if read once.
+absl::Status CardMeasures::AddAttention(int rows, int length) {
+  const int pages = (length + kPageTokens - 1) / kPageTokens;
+  const int heads = sizes_.heads, kv_heads = sizes_.kv_heads, dim = sizes_.head_dim;
+  const auto work = std::make_shared<AttentionWork>();
+  const size_t pool = device_.KvPoolBytes(KvType::kF16, pages, kv_heads, dim);
+  const size_t query_bytes = static_cast<size_t>(rows) * static_cast<size_t>(heads * dim) * sizeof(float);
+  std::vector<int32_t> table(static_cast<size_t>(pages));
+  for (int i = 0; i < pages; ++i) table[static_cast<size_t>(i)] = i;
+  const SequenceSlice slice{0, rows, length - rows, 0};
+  ASSIGN_OR_RETURN(work->k, device_.Allocate(pool));
+  ASSIGN_OR_RETURN(work->v, device_.Allocate(pool));
+  ASSIGN_OR_RETURN(work->q, device_.Allocate(query_bytes));
+  ASSIGN_OR_RETURN(work->out, device_.Allocate(query_bytes));
+  ASSIGN_OR_RETURN(work->table, device_.Allocate(table.size() * sizeof(int32_t)));
+  ASSIGN_OR_RETURN(work->slices, device_.Allocate(sizeof(slice)));
+  work->stream = device_.NewComputeStream();
+  work->stream->CopyToDevice(work->table->data(), table.data(), table.size() * sizeof(int32_t));
+  work->stream->CopyToDevice(work->slices->data(), &slice, sizeof(slice));
+  RETURN_IF_ERROR(work->stream->Synchronize());
+  work->args = {.cache = {work->k->data(), work->v->data(), KvType::kF16, pages, kv_heads, dim},
+                .q = work->q->As<float>(),
+                .out = work->out->As<float>(),
+                .q_stride = heads * dim,
+                .out_stride = heads * dim,
+                .heads = heads,
+                .scale = 1.0f / std::sqrt(static_cast<float>(dim)),
+                .slices = {work->slices->As<SequenceSlice>(), 1, work->table->As<int32_t>(), rows, length}};
+  measures_.push_back({.what = {{"group", "attention"},
+                                {"rows", rows},
+                                {"tokens", length},
+                                {"heads", heads},
+                                {"kv_heads", kv_heads},
+                                {"head_dim", dim}},
+                       .amount = 2 * static_cast<double>(pool),
+                       .run = [work](int times) {
+                         for (int i = 0; i < times; ++i) work->stream->Attention(work->args);
+                         return work->stream->Synchronize();
+                       }});
+  return absl::OkStatus();
+}
+
+// Whole pages, K and V apart, between the card and one buffer of the disk's, as a save and a restore move them: the
+// host waits for what fills the buffer before it hands it on.
+absl::Status CardMeasures::AddState() {
+  const int pages = sizes_.state_pages;
+  const auto work = std::make_shared<StateWork>(&device_);
+  if (work->host.data() == nullptr) return ResourceExhausted("no host memory for a buffer of the disk's");
+  const size_t pool = device_.KvPoolBytes(KvType::kF16, pages, sizes_.kv_heads, sizes_.head_dim);
+  ASSIGN_OR_RETURN(work->k, device_.Allocate(pool));
+  ASSIGN_OR_RETURN(work->v, device_.Allocate(pool));
+  work->layer = {work->k->data(), work->v->data(), KvType::kF16, pages, sizes_.kv_heads, sizes_.head_dim};
+  const size_t page_bytes = pool / static_cast<size_t>(pages);
+  for (const bool save : {true, false}) {
+    const auto once = [work, save, page_bytes]() -> absl::Status {
+      Stream& stream = *work->stream;
+      size_t used = 0;
+      for (int i = 0; i < 2 * work->layer.n_pages; ++i) {
+        if (used + page_bytes > limits::kIoBufferBytes) {
+          RETURN_IF_ERROR(stream.Synchronize());
+          used = 0;
+        }
+        uint8_t* const at = work->host.data() + used;
+        uint8_t* const k = i < work->layer.n_pages ? at : nullptr;
+        uint8_t* const v = k == nullptr ? at : nullptr;
+        const int page = i % work->layer.n_pages;
+        save ? stream.ReadKvRows(work->layer, page, 0, kPageTokens, k, v)
+             : stream.WriteKvRows(work->layer, page, 0, kPageTokens, k, v);
+        used += page_bytes;
+      }
+      return stream.Synchronize();
+    };
+    measures_.push_back({.what = {{"group", "state"},
+                                  {"name", save ? "save" : "restore"},
+                                  {"pages", pages},
+                                  {"page_bytes", page_bytes}},
+                         .amount = 2 * static_cast<double>(pool),
+                         .run = [once](int times) -> absl::Status {
+                           for (int i = 0; i < times; ++i) RETURN_IF_ERROR(once());
+                           return absl::OkStatus();
+                         }});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CardMeasures::Round() {
+  for (Measure& measure : measures_) {
+    while (measure.times == 0 || (measure.rates.empty() && measure.times < kMostTimes)) {
+      const int times = std::max(1, 2 * measure.times);
+      ASSIGN_OR_RETURN(const double seconds, SecondsOf(measure, times));
+      measure.times = times;
+      if (seconds >= sizes_.turn_seconds) break;
+    }
+    ASSIGN_OR_RETURN(const double seconds, SecondsOf(measure, measure.times));
+    measure.rates.push_back(measure.amount * measure.times / seconds / measure.unit);
+  }
+  return absl::OkStatus();
+}
+
+Json CardMeasures::Results() const {
+  Json results = Json::array();
+  for (const Measure& measure : measures_) {
+    Json result = measure.what;
+    result["rate"] = Median(measure.rates);
+    result["least"] = *std::min_element(measure.rates.begin(), measure.rates.end());
+    result["most"] = *std::max_element(measure.rates.begin(), measure.rates.end());
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace layover::gpu
