@@ -78,6 +78,9 @@ void JoinRanks(Comm* comm, int rank, const std::string& name) {
   };
   const int fd = rank == 0 ? Again(*comm, accept_one) : Again(*comm, connect_once);
   if (fd < 0) return;
+  // As with NCCL, a message is sent when the other side takes it, not when the kernel has room for it.
+  const int smallest = 1;
+  (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &smallest, sizeof(smallest));
   // Each side is there only when it has said so.
   char byte = 1;
   (void)!send(fd, &byte, 1, MSG_NOSIGNAL);
