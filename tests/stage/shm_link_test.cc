@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -124,11 +125,13 @@ TEST_F(ShmLink, ASenderThatIsAheadWaitsForRoom) {
   const auto ring = NewRing(1);
   Renew(1, *ring);
   constexpr uint64_t kSteps = 40;
+  std::atomic<bool> ended = false;
   std::thread sender([&] {
     for (uint64_t seq = 0; seq < kSteps; ++seq) EXPECT_TRUE(Send(1, seq, 1).ok()) << seq;
+    ended = true;
   });
   for (uint64_t seq = 0; seq < kSteps; ++seq) {
-    while (!receiver_->Has(seq)) std::this_thread::yield();
+    while (!receiver_->Has(seq) && !ended) std::this_thread::yield();
     const auto taken = Take(seq, 1);
     EXPECT_EQ(taken.value_or(std::vector<float>()), RowsOf(seq, 1)) << seq;
   }
