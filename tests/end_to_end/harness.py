@@ -33,6 +33,11 @@ def tiny_model(folder, *flags):
     return path
 
 
+def long_prompt(n, salt=0):
+    """n tokens of the demo model that make no sense."""
+    return [(i * 37 + salt * 101) % 20000 + 100 for i in range(n)]
+
+
 def topology(model, store=None, stages=((0, None),), **keys):
     """Topology text. `stages`: a list of (threads, "a-b" or None)."""
     lines = [f"model: {model}"]

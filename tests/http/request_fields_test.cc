@@ -2,6 +2,7 @@
 #include "coordinator/http/request_fields.h"
 
 #include <limits>
+#include <ostream>
 
 #include "common/status.h"
 #include "tests/http/http_fixture.h"
@@ -15,6 +16,9 @@ struct Wrong {
   const char* param;
   const char* body;
 };
+void PrintTo(const Wrong& wrong, std::ostream* out) {
+  *out << wrong.body;
+}
 
 class WrongTextField : public ::testing::TestWithParam<Wrong> {};
 class WrongChatField : public ::testing::TestWithParam<Wrong> {};

@@ -195,8 +195,17 @@ TEST_P(GatedTest, MayWriteOverEitherInput) {
   stream->Gated({gate.data(), over_up.data(), over_up.data(), 3, 40, 40, 40, 40, GetParam()});
   EXPECT_TRUE(SameBits(over_up, apart));
 }
+std::string NameOfGate(const testing::TestParamInfo<GateKind>& info) {
+  switch (info.param) {
+    case GateKind::kSilu: return "silu";
+    case GateKind::kGeluTanh: return "gelu_tanh";
+    case GateKind::kSigmoid: return "sigmoid";
+    case GateKind::kClampedSwiglu: return "clamped_swiglu";
+  }
+  return "";
+}
 INSTANTIATE_TEST_SUITE_P(Kinds, GatedTest, testing::Values(GateKind::kSilu, GateKind::kGeluTanh, GateKind::kSigmoid,
-                                                             GateKind::kClampedSwiglu));
+                                                             GateKind::kClampedSwiglu), NameOfGate);
 
 TEST(Gated, OfAGateAloneIsItsActivation) {
   const std::vector<float> gate = NormalValues(5 * 19, 12), ones(5 * 19, 1.0f);

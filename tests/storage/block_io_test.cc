@@ -27,6 +27,14 @@ struct Mode {
   bool direct;
   Place place;
 };
+std::string NameOf(const ::testing::TestParamInfo<Mode>& info) {
+  const Mode& mode = info.param;
+  const char* const engine = mode.engine == IoEngine::kUring     ? "uring"
+                             : mode.engine == IoEngine::kThreads ? "threads"
+                                                                 : "auto";
+  return std::string(engine) + (mode.direct ? "_direct" : "_cached") +
+         (mode.place == Place::kInMemory ? "_in_memory" : "");
+}
 
 class BlockIoTest : public ::testing::TestWithParam<Mode> {
  protected:
@@ -137,7 +145,8 @@ INSTANTIATE_TEST_SUITE_P(Engines, BlockIoTest,
                                            Mode{IoEngine::kUring, false, Place::kOnDisk},
                                            Mode{IoEngine::kThreads, true, Place::kOnDisk},
                                            Mode{IoEngine::kThreads, false, Place::kOnDisk},
-                                           Mode{IoEngine::kAuto, true, Place::kInMemory}));
+                                           Mode{IoEngine::kAuto, true, Place::kInMemory}),
+                         NameOf);
 
 }  // namespace
 }  // namespace layover
