@@ -100,7 +100,7 @@ std::unique_ptr<Stream> GpuDevice::NewComputeStream() {
   return std::make_unique<GpuStream>(card_, info_.multiprocessors);
 }
 std::unique_ptr<Stream> GpuDevice::NewCopyStream() {
-  return std::make_unique<GpuStream>(card_, info_.multiprocessors);
+  return std::make_unique<GpuStream>(card_, info_.multiprocessors, QueueRank::kBehind);
 }
 
 absl::StatusOr<std::string> GpuDevice::NewPeerId() {

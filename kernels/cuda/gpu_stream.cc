@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "common/check.h"
-#include "common/limits.h"
+#include "common/limits_pages.h"
 #include "kernels/cuda/kernels.h"
 
 namespace layover::gpu {
@@ -40,8 +40,8 @@ CardWeight OnCard(const PackedWeight& weight) {
 
 }  // namespace
 
-GpuStream::GpuStream(int card, int multiprocessors)
-    : card_(card), multiprocessors_(multiprocessors), queue_(NewQueue(card)) {}
+GpuStream::GpuStream(int card, int multiprocessors, QueueRank rank)
+    : card_(card), multiprocessors_(multiprocessors), queue_(card, rank, limits::kKvLotBytes) {}
 
 void GpuStream::EmbedRows(const EmbedRowsArgs& args) {
   LAYOVER_CHECK(args.table != nullptr && args.table->experts == 1);
@@ -163,29 +163,15 @@ void* GpuStream::Scratch(size_t bytes, std::unique_ptr<GpuBuffer>* buffer) {
 
 void GpuStream::ReadKvRows(const KvLayer& cache, int page, int row_begin, int row_end, void* k_rows, void* v_rows) {
   CheckRows(cache, page, row_begin, row_end);
-  const size_t bytes =
-      KvRowBytes(cache.type, cache.kv_heads, cache.head_dim) * static_cast<size_t>(row_end - row_begin);
-  uint8_t* const scratch = static_cast<uint8_t*>(Scratch(2 * bytes, &rows_));
-  if (scratch == nullptr) return;
-  LaunchReadKvRows({cache, page, row_begin, row_end, k_rows != nullptr ? scratch : nullptr,
-                    v_rows != nullptr ? scratch + bytes : nullptr},
-                   queue_.get());
-  if (k_rows != nullptr) queue_->CopyToHost(k_rows, scratch, bytes);
-  if (v_rows != nullptr) queue_->CopyToHost(v_rows, scratch + bytes, bytes);
+  if (k_rows != nullptr) queue_.Read({cache, true, page, row_begin, row_end}, static_cast<uint8_t*>(k_rows));
+  if (v_rows != nullptr) queue_.Read({cache, false, page, row_begin, row_end}, static_cast<uint8_t*>(v_rows));
 }
 
 void GpuStream::WriteKvRows(const KvLayer& cache, int page, int row_begin, int row_end, const void* k_rows,
                             const void* v_rows) {
   CheckRows(cache, page, row_begin, row_end);
-  const size_t bytes =
-      KvRowBytes(cache.type, cache.kv_heads, cache.head_dim) * static_cast<size_t>(row_end - row_begin);
-  uint8_t* const scratch = static_cast<uint8_t*>(Scratch(2 * bytes, &rows_));
-  if (scratch == nullptr) return;
-  if (k_rows != nullptr) queue_->CopyToDevice(scratch, k_rows, bytes);
-  if (v_rows != nullptr) queue_->CopyToDevice(scratch + bytes, v_rows, bytes);
-  LaunchWriteKvRows({cache, page, row_begin, row_end, k_rows != nullptr ? scratch : nullptr,
-                     v_rows != nullptr ? scratch + bytes : nullptr},
-                    queue_.get());
+  if (k_rows != nullptr) queue_.Write({cache, true, page, row_begin, row_end}, static_cast<const uint8_t*>(k_rows));
+  if (v_rows != nullptr) queue_.Write({cache, false, page, row_begin, row_end}, static_cast<const uint8_t*>(v_rows));
 }
 
 void GpuStream::CopyKvPage(const KvLayer& cache, int src_page, int dst_page, int rows) {
@@ -217,7 +203,7 @@ std::unique_ptr<Event> GpuStream::Record() {
 }
 
 absl::Status GpuStream::Synchronize() {
-  const absl::Status status = queue_->Synchronize();
+  const absl::Status status = queue_.Synchronize();
   return error_.ok() ? status : error_;
 }
 

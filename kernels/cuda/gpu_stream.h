@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "kernels/cuda/gpu_device.h"
+#include "kernels/cuda/lot_queue.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/ops.h"
 
@@ -13,7 +14,7 @@ namespace layover::gpu {
 
 class GpuStream : public Stream {
  public:
-  GpuStream(int card, int multiprocessors);
+  GpuStream(int card, int multiprocessors, QueueRank rank = QueueRank::kAhead);
 
   void EmbedRows(const EmbedRowsArgs& args) override;
   void RmsNorm(const RmsNormArgs& args) override;
@@ -54,8 +55,7 @@ class GpuStream : public Stream {
   const int multiprocessors_;
   absl::Status error_;
   std::unique_ptr<GpuBuffer> attention_scratch_;
-  std::unique_ptr<GpuBuffer> rows_;  // canonical rows on their way
-  std::unique_ptr<Queue> queue_;     // first to go: it waits for what uses the buffers
+  LotQueue queue_;  // first to go: it waits for what uses the buffers
 };
 
 }  // namespace layover::gpu

@@ -36,17 +36,31 @@ void LaunchGatedDeltaNet(const GatedDeltaNetArgs& args, Queue* queue);
 
 void LaunchStoreKv(const StoreKvArgs& args, Queue* queue);
 
-// Rows [row_begin, row_end) of a page from or to canonical rows in device memory; a null half is left out.
-struct KvRowsMove {
-  KvLayer cache;
-  int page = 0;
-  int row_begin = 0;
-  int row_end = 0;
-  void* k_rows = nullptr;
-  void* v_rows = nullptr;
+// Rows of a page's K or V, and where they stand as canonical rows in a lot.
+struct KvLotPart {
+  uint8_t* pool = nullptr;  // k_pool or v_pool
+  uint32_t at = 0;          // byte in the lot, a multiple of KvLotAlignment
+  int32_t page = 0;
+  int32_t kv_heads = 0;
+  int16_t head_dim = 0;
+  uint8_t row_begin = 0;  // of the page
+  uint8_t rows = 0;
+  uint8_t type = 0;  // KvType
+  uint8_t is_k = 0;
 };
-void LaunchReadKvRows(const KvRowsMove& move, Queue* queue);
-void LaunchWriteKvRows(const KvRowsMove& move, Queue* queue);
+// What one kernel moves. It is an argument by value, for which every card has 4 KiB.
+inline constexpr int kKvLotParts = 126;
+struct KvLotRows {
+  uint8_t* rows = nullptr;  // the lot, in device memory
+  int32_t n_parts = 0;
+  KvLotPart parts[kKvLotParts];
+};
+static_assert(sizeof(KvLotRows) <= 4096);
+inline size_t KvLotAlignment(KvType type) {
+  return type == KvType::kF32 || type == KvType::kF16 ? 16 : 2;
+}
+void LaunchGatherKv(const KvLotRows& lot, Queue* queue);   // pages to lot
+void LaunchScatterKv(const KvLotRows& lot, Queue* queue);  // lot to pages
 void LaunchCopyKvPage(const KvLayer& cache, int src_page, int dst_page, int rows, Queue* queue);
 
 // Scratch that lets blocks of keys be shared by many multiprocessors; a wave of blocks at a time where it is small.

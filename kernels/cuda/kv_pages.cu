@@ -100,23 +100,74 @@ __device__ __forceinline__ int CanonicalAt(const KvLayer& cache, bool is_k, int 
   return ValueAt(is_k, row_bytes, token, block * block_values + in_block - 2);
 }
 
-// Two bytes a thread: x over a canonical row, y rows, z K and V.
-template <bool kRead>
-__global__ void __launch_bounds__(128) MoveKvRowsKernel(KvRowsMove move) {
-  const KvLayer& cache = move.cache;
-  const int head_bytes = HeadRowBytes(cache.type, cache.head_dim);
-  const int at = 2 * static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  const bool is_k = blockIdx.z == 0;
-  uint8_t* rows = static_cast<uint8_t*>(is_k ? move.k_rows : move.v_rows);
-  if (rows == nullptr || at >= head_bytes * cache.kv_heads) return;
-  const int row = static_cast<int>(blockIdx.y);
-  uint8_t* canonical = rows + static_cast<long long>(row) * head_bytes * cache.kv_heads + at;
-  uint8_t* in_page =
-      HeadOf(cache, is_k, move.page, at / head_bytes) + CanonicalAt(cache, is_k, move.row_begin + row, at % head_bytes);
-  if (kRead) {
-    *reinterpret_cast<uint16_t*>(canonical) = *reinterpret_cast<const uint16_t*>(in_page);
-  } else {
-    *reinterpret_cast<uint16_t*>(in_page) = *reinterpret_cast<const uint16_t*>(canonical);
+// 16 bytes of a page, aligned there, from or to canonical ones that are even.
+template <bool kGather>
+__device__ __forceinline__ void MoveEven(uint8_t* in_page, uint16_t* canonical) {
+  uint4 sixteen;
+  uint32_t words[4];
+  if (kGather) {
+    sixteen = Load16<uint4>(in_page);
+    words[0] = sixteen.x, words[1] = sixteen.y, words[2] = sixteen.z, words[3] = sixteen.w;
+  }
+  GPU_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    if (kGather) {
+      canonical[2 * i] = static_cast<uint16_t>(words[i]);
+      canonical[2 * i + 1] = static_cast<uint16_t>(words[i] >> 16);
+    } else {
+      words[i] = canonical[2 * i] | static_cast<uint32_t>(canonical[2 * i + 1]) << 16;
+    }
+  }
+  if (!kGather) {
+    sixteen.x = words[0], sixteen.y = words[1], sixteen.z = words[2], sixteen.w = words[3];
+    *reinterpret_cast<uint4*>(in_page) = sixteen;
+  }
+}
+
+constexpr int kLotThreads = 128;
+constexpr int kUnitsOfThread = 8;
+
+// Moves rows between their pages and a lot (KvLotRows): y is one of its parts, x some of the part's units. A unit is 16
+// bytes of f32 and f16, and a block of q8_0 and q4_0, whose scale stands apart in the page.
+template <bool kGather>
+__global__ void __launch_bounds__(kLotThreads) MoveKvLotKernel(KvLotRows lot) {
+  const KvLotPart& part = lot.parts[blockIdx.y];
+  const KvType type = static_cast<KvType>(part.type);
+  const int head_dim = part.head_dim;
+  const int row_bytes = ValueBytesOfRow(type, head_dim);  // of a head
+  const int scales = ScalesOfRow(type, head_dim);
+  const int units_of_head = scales == 0 ? row_bytes / 16 : scales;
+  const int units_of_row = units_of_head * part.kv_heads;
+  const int units = units_of_row * part.rows;
+  const int unit_bytes = scales == 0 ? 16 : 2 + row_bytes / scales;
+  const bool is_k = part.is_k != 0;
+  for (int i = 0; i < kUnitsOfThread; ++i) {
+    const int unit = (static_cast<int>(blockIdx.x) * kUnitsOfThread + i) * kLotThreads + static_cast<int>(threadIdx.x);
+    if (unit >= units) return;
+    const int token = part.row_begin + unit / units_of_row;
+    const int head = unit % units_of_row / units_of_head, at = unit % units_of_head;
+    uint8_t* const canonical = lot.rows + part.at + static_cast<long long>(unit) * unit_bytes;
+    uint8_t* const block =
+        part.pool + (static_cast<long long>(part.page) * part.kv_heads + head) * HeadBytes(type, head_dim);
+    if (scales == 0) {
+      uint8_t* const in_page = block + ValueAt(is_k, row_bytes, token, 16 * at);
+      if (kGather) {
+        *reinterpret_cast<uint4*>(canonical) = Load16<uint4>(in_page);
+      } else {
+        *reinterpret_cast<uint4*>(in_page) = Load16<uint4>(canonical);
+      }
+      continue;
+    }
+    uint16_t* const even = reinterpret_cast<uint16_t*>(canonical);
+    uint16_t* const scale = reinterpret_cast<uint16_t*>(block + ScaleAt(is_k, row_bytes, scales, token, at));
+    if (kGather) {
+      *even = *scale;
+    } else {
+      *scale = *even;
+    }
+    const int values = row_bytes / scales;
+    MoveEven<kGather>(block + ValueAt(is_k, row_bytes, token, at * values), even + 1);
+    if (values > 16) MoveEven<kGather>(block + ValueAt(is_k, row_bytes, token, at * values + 16), even + 9);
   }
 }
 
@@ -145,6 +196,20 @@ Grid RowGrid(const KvLayer& cache, int rows) {
   return {static_cast<unsigned>(halves + 127) / 128, static_cast<unsigned>(rows), 2};
 }
 
+Grid LotGrid(const KvLotRows& lot) {
+  unsigned most = 0;  // units of a part
+  for (int i = 0; i < lot.n_parts; ++i) {
+    const KvLotPart& part = lot.parts[i];
+    const KvType type = static_cast<KvType>(part.type);
+    const int scales = ScalesOfRow(type, part.head_dim);
+    const int units = scales == 0 ? ValueBytesOfRow(type, part.head_dim) / 16 : scales;
+    const unsigned of_part = static_cast<unsigned>(units * part.kv_heads * part.rows);
+    most = of_part > most ? of_part : most;
+  }
+  const unsigned of_block = kLotThreads * kUnitsOfThread;
+  return {(most + of_block - 1) / of_block, static_cast<unsigned>(lot.n_parts)};
+}
+
 }  // namespace
 
 void LaunchStoreKv(const StoreKvArgs& args, Queue* queue) {
@@ -154,12 +219,11 @@ void LaunchStoreKv(const StoreKvArgs& args, Queue* queue) {
   Launch("StoreKv", StoreKvKernel, grid, kStoreWarps * 32, 0, queue, args);
 }
 
-void LaunchReadKvRows(const KvRowsMove& move, Queue* queue) {
-  Launch("ReadKvRows", MoveKvRowsKernel<true>, RowGrid(move.cache, move.row_end - move.row_begin), 128, 0, queue, move);
+void LaunchGatherKv(const KvLotRows& lot, Queue* queue) {
+  Launch("GatherKv", MoveKvLotKernel<true>, LotGrid(lot), kLotThreads, 0, queue, lot);
 }
-void LaunchWriteKvRows(const KvRowsMove& move, Queue* queue) {
-  Launch("WriteKvRows", MoveKvRowsKernel<false>, RowGrid(move.cache, move.row_end - move.row_begin), 128, 0, queue,
-         move);
+void LaunchScatterKv(const KvLotRows& lot, Queue* queue) {
+  Launch("ScatterKv", MoveKvLotKernel<false>, LotGrid(lot), kLotThreads, 0, queue, lot);
 }
 void LaunchCopyKvPage(const KvLayer& cache, int src_page, int dst_page, int rows, Queue* queue) {
   Launch("CopyKvPage", CopyKvPageKernel, RowGrid(cache, kKeys), 128, 0, queue,

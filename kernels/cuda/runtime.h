@@ -59,6 +59,8 @@ class Queue {
   virtual void CopyOnDevice(void* to, const void* from, size_t bytes) = 0;
   virtual void Fill(void* device, uint8_t byte, size_t bytes) = 0;
   virtual std::unique_ptr<QueueEvent> Record() = 0;
+  // What comes after this runs once the event has come true, which may be another queue's of the same card.
+  virtual void WaitFor(const QueueEvent& event) = 0;
   // The first error of the queue, for good.
   virtual absl::Status Synchronize() = 0;
 };
@@ -75,7 +77,9 @@ void FreeOnDevice(int card, void* memory);
 bool PinHostMemory(int card, void* memory, size_t bytes);
 void UnpinHostMemory(int card, void* memory);
 
-std::unique_ptr<Queue> NewQueue(int card);
+// Of kernels that are ready to run those of a queue kAhead go first; those kBehind take what is left of the card.
+enum class QueueRank { kAhead, kBehind };
+std::unique_ptr<Queue> NewQueue(int card, QueueRank rank = QueueRank::kAhead);
 
 // "cuda" or "emu".
 const char* BackEndKind();

@@ -25,6 +25,8 @@ class CudaEvent : public QueueEvent {
   }
   // After an error nothing is waited for any more: the queue's Synchronize tells.
   bool Done() const override { return error_ != cudaSuccess || cudaEventQuery(event_) != cudaErrorNotReady; }
+  cudaEvent_t event() const { return event_; }
+  cudaError_t error() const { return error_; }
 
  private:
   cudaEvent_t event_ = nullptr;
@@ -33,9 +35,13 @@ class CudaEvent : public QueueEvent {
 
 class CudaQueue : public Queue {
  public:
-  explicit CudaQueue(int card) : card_(card) {
+  CudaQueue(int card, QueueRank rank) : card_(card) {
     UseCard(card_);
-    Note("cudaStreamCreate", cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    // A card without priorities says 0 to both.
+    int least = 0, greatest = 0;
+    Note("cudaDeviceGetStreamPriorityRange", cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    const int priority = rank == QueueRank::kAhead ? greatest : least;
+    Note("cudaStreamCreate", cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority));
   }
   ~CudaQueue() override {
     if (stream_ == nullptr) return;
@@ -57,6 +63,11 @@ class CudaQueue : public Queue {
     Note("fill", cudaMemsetAsync(device, byte, bytes, stream_));
   }
   std::unique_ptr<QueueEvent> Record() override { return std::make_unique<CudaEvent>(stream_); }
+  void WaitFor(const QueueEvent& event) override {
+    const auto& other = static_cast<const CudaEvent&>(event);
+    Note("an event", other.error());
+    if (other.error() == cudaSuccess) Note("waiting for an event", cudaStreamWaitEvent(stream_, other.event(), 0));
+  }
   absl::Status Synchronize() override {
     Note("a kernel or copy", cudaStreamSynchronize(stream_));
     return status_;
@@ -143,8 +154,8 @@ void UnpinHostMemory(int card, void* memory) {
   cudaHostUnregister(memory);
 }
 
-std::unique_ptr<Queue> NewQueue(int card) {
-  return std::make_unique<CudaQueue>(card);
+std::unique_ptr<Queue> NewQueue(int card, QueueRank rank) {
+  return std::make_unique<CudaQueue>(card, rank);
 }
 
 const char* BackEndKind() {

@@ -7,8 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <mutex>
-#include <set>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "common/status.h"
 #include "kernels/emulation/engine.h"
 #include "kernels/emulation/foreign_stream.h"
+#include "kernels/emulation/host_copies.h"
 
 namespace layover::emulation {
 namespace {
@@ -33,14 +35,16 @@ struct Queues {
   std::mutex mutex;
   std::vector<EmulatedQueue*> all;
   uint64_t turn = 0;
-  std::set<void*> pinned;  // host memory
+  std::map<uintptr_t, size_t> pinned;           // host memory, bytes by address
+  std::optional<std::vector<HostCopy>> copies;  // while they are watched
 };
 Queues& TheQueues() {
   static Queues& queues = *new Queues;
   return queues;
 }
 
-// A card goes on with what another library has queued although the host has gone to sleep, and the other side waits for it.
+// A card goes on with what another library has queued although the host has gone to sleep, and the other side waits for
+// it.
 void StartPump();
 
 class EmulatedEvent : public gpu::QueueEvent {
@@ -48,6 +52,9 @@ class EmulatedEvent : public gpu::QueueEvent {
   bool Done() const override;
   std::shared_ptr<bool> done = std::make_shared<bool>(false);
 };
+
+// One entry of a queue that the seed chooses. With the lock held; false if all are idle or wait for something outside.
+bool RunOneOfAny();
 
 class EmulatedQueue : public gpu::Queue, public CUstream_st {
  public:
@@ -57,12 +64,20 @@ class EmulatedQueue : public gpu::Queue, public CUstream_st {
   }
   ~EmulatedQueue() override {
     std::lock_guard lock(TheQueues().mutex);
-    while (!waiting_.empty()) (void)RunOne();
+    while (!waiting_.empty()) {
+      if (!RunOne()) (void)RunOneOfAny();
+    }
     std::erase(TheQueues().all, this);
   }
 
-  void CopyToDevice(void* device, const void* host, size_t bytes) override { Copy(device, host, bytes); }
-  void CopyToHost(void* host, const void* device, size_t bytes) override { Copy(host, device, bytes); }
+  void CopyToDevice(void* device, const void* host, size_t bytes) override {
+    Watch(host, bytes, false);
+    Copy(device, host, bytes);
+  }
+  void CopyToHost(void* host, const void* device, size_t bytes) override {
+    Watch(host, bytes, true);
+    Copy(host, device, bytes);
+  }
   void CopyOnDevice(void* to, const void* from, size_t bytes) override { Copy(to, from, bytes); }
   void Fill(void* device, uint8_t byte, size_t bytes) override {
     Put([=] {
@@ -72,31 +87,36 @@ class EmulatedQueue : public gpu::Queue, public CUstream_st {
   }
   std::unique_ptr<gpu::QueueEvent> Record() override {
     auto event = std::make_unique<EmulatedEvent>();
-    Put([done = event->done] {
-      *done = true;
-      return std::string();
-    });
+    std::lock_guard lock(TheQueues().mutex);
+    waiting_.push_back({.reached = event->done});
     return event;
+  }
+  void WaitFor(const gpu::QueueEvent& event) override {
+    std::lock_guard lock(TheQueues().mutex);
+    waiting_.push_back({.awaited = static_cast<const EmulatedEvent&>(event).done});
   }
   absl::Status Synchronize() override;
 
   void Put(Operation operation) {
     std::lock_guard lock(TheQueues().mutex);
-    waiting_.push_back({std::move(operation), nullptr});
+    waiting_.push_back({.operation = std::move(operation)});
   }
   void Enqueue(std::function<ForeignStep()> step) override {
     std::lock_guard lock(TheQueues().mutex);
-    waiting_.push_back({nullptr, std::move(step)});
+    waiting_.push_back({.foreign = std::move(step)});
     foreign_ = true;
     StartPump();
   }
   bool foreign() const { return foreign_; }
   bool idle() const { return waiting_.empty(); }
-  // With the lock held. False if the first entry is another library's that waits for its other side.
+  // With the lock held. False if the first entry waits: for another queue's event, or as another library's for its
+  // other side.
   bool RunOne() {
-    const bool runs = error_.empty();  // after an error nothing runs, as on a card
+    const bool runs = error_.empty();  // after an error nothing runs, as on a card; events come true all the same
     const Entry& front = waiting_.front();
+    if (front.awaited != nullptr && !*front.awaited) return false;
     if (runs && front.foreign != nullptr && front.foreign() == ForeignStep::kWaiting) return false;
+    if (front.reached != nullptr) *front.reached = true;
     const Operation operation = std::move(waiting_.front().operation);
     waiting_.pop_front();
     if (runs && operation != nullptr) error_ = operation();
@@ -104,6 +124,16 @@ class EmulatedQueue : public gpu::Queue, public CUstream_st {
   }
 
  private:
+  static void Watch(const void* host, size_t bytes, bool to_host) {
+    Queues& queues = TheQueues();
+    std::lock_guard lock(queues.mutex);
+    if (!queues.copies.has_value()) return;
+    const auto begin = reinterpret_cast<uintptr_t>(host);
+    const auto behind = queues.pinned.upper_bound(begin);
+    const auto region = behind == queues.pinned.begin() ? behind : std::prev(behind);
+    const bool pinned = region != behind && begin + bytes <= region->first + region->second;
+    queues.copies->push_back({to_host, bytes, pinned});
+  }
   void Copy(void* to, const void* from, size_t bytes) {
     Put([=] {
       if (bytes > 0) std::memcpy(to, from, bytes);
@@ -111,16 +141,17 @@ class EmulatedQueue : public gpu::Queue, public CUstream_st {
     });
   }
 
-  struct Entry {
+  struct Entry {  // one of
     Operation operation;
-    std::function<ForeignStep()> foreign;  // instead
+    std::function<ForeignStep()> foreign;
+    std::shared_ptr<bool> reached;  // an event
+    std::shared_ptr<bool> awaited;  // an event, of whatever queue
   };
   std::deque<Entry> waiting_;
   bool foreign_ = false;  // another library uses it; no kernel of ours is put in it
   std::string error_;
 };
 
-// One entry of a queue that the seed chooses. With the lock held; false if all are idle or wait for something outside.
 bool RunOneOfAny() {
   Queues& queues = TheQueues();
   std::vector<EmulatedQueue*> busy;
@@ -175,6 +206,16 @@ bool EmulatedEvent::Done() const {
 
 }  // namespace
 
+void WatchHostCopies() {
+  std::lock_guard lock(TheQueues().mutex);
+  TheQueues().copies.emplace();
+}
+
+std::vector<HostCopy> TakeHostCopies() {
+  std::lock_guard lock(TheQueues().mutex);
+  return std::exchange(TheQueues().copies, std::nullopt).value_or(std::vector<HostCopy>());
+}
+
 void EnqueueKernel(gpu::Queue* queue, const char* name, gpu::Grid grid, int threads, size_t shared_bytes,
                    std::function<void()> body) {
   static_cast<EmulatedQueue*>(queue)->Put([=, body = std::move(body)] {
@@ -223,20 +264,21 @@ CUstream_st* CudaStream(Queue* queue) {
   return static_cast<emulation::EmulatedQueue*>(queue);
 }
 
-bool PinHostMemory(int, void* memory, size_t) {
+bool PinHostMemory(int, void* memory, size_t bytes) {
   emulation::Queues& queues = emulation::TheQueues();
   std::lock_guard lock(queues.mutex);
-  LAYOVER_CHECK(queues.pinned.insert(memory).second);
+  if (bytes > emulation::CurrentSettings().most_pinned) return false;
+  LAYOVER_CHECK(queues.pinned.emplace(reinterpret_cast<uintptr_t>(memory), bytes).second);
   return true;
 }
 
 void UnpinHostMemory(int, void* memory) {
   emulation::Queues& queues = emulation::TheQueues();
   std::lock_guard lock(queues.mutex);
-  LAYOVER_CHECK(queues.pinned.erase(memory) == 1);
+  LAYOVER_CHECK(queues.pinned.erase(reinterpret_cast<uintptr_t>(memory)) == 1);
 }
 
-std::unique_ptr<Queue> NewQueue(int) {
+std::unique_ptr<Queue> NewQueue(int, QueueRank) {
   return std::make_unique<emulation::EmulatedQueue>();
 }
 

@@ -25,6 +25,7 @@ struct Settings {
   uint64_t seed = 1;
   size_t shared_bytes = 99 * 1024;  // dynamic shared memory a block may have: 99 KiB on sm_86, 89 and 120
   int multiprocessors = 4;          // what kernels that cut their work by the card are told
+  size_t most_pinned = SIZE_MAX;    // more host memory than this in one piece is not page-locked
   // A barrier, or a wait for copies, that kernels run past: the bug that a test plants. "attention.cu:137", null: none.
   const char* left_out = nullptr;
 };

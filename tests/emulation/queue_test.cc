@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/gpu.h"
 #include "kernels/emulation/foreign_stream.h"
+#include "kernels/emulation/host_copies.h"
 
 namespace layover::gpu {
 namespace {
@@ -106,6 +107,58 @@ TEST(Queue, AnotherLibrarysStepIsAskedUntilItIsDone) {
   there = true;
   EXPECT_TRUE(queue->Synchronize().ok());
   EXPECT_TRUE(event->Done());
+}
+
+// Whatever the seed: what waits for another queue's event comes after it, and an error does not hold it up.
+TEST(Queue, WaitsForAnEventOfAnotherQueue) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    emulation::Settings settings;
+    settings.seed = seed;
+    emulation::SetSettings(settings);
+    const std::unique_ptr<Queue> a = NewQueue(0), b = NewQueue(0);
+    int word = 0;
+    const int one = 1, two = 2;
+    a->CopyToDevice(&word, &one, sizeof(int));
+    b->WaitFor(*a->Record());  // the event itself may go at once
+    b->CopyToDevice(&word, &two, sizeof(int));
+    EXPECT_TRUE(b->Synchronize().ok());
+    EXPECT_EQ(word, 2);
+    Launch("NeverMeets", NeverMeets, {1}, 64, 0, a.get(), 0);
+    b->WaitFor(*a->Record());
+    EXPECT_TRUE(b->Synchronize().ok());
+    EXPECT_FALSE(a->Synchronize().ok());
+    // A queue that goes while it waits.
+    const std::unique_ptr<Queue> c = NewQueue(0);
+    c->CopyToDevice(&word, &one, sizeof(int));
+    NewQueue(0)->WaitFor(*c->Record());
+    EXPECT_EQ(word, 1);
+  }
+  emulation::SetSettings({});
+}
+
+TEST(Queue, TellsInWhichPiecesAndThroughWhichMemoryCopiesWent) {
+  const std::unique_ptr<Queue> queue = NewQueue(0);
+  std::vector<char> host(300), device(300);
+  queue->CopyToHost(host.data(), device.data(), 1);  // nobody watches yet
+  ASSERT_TRUE(PinHostMemory(0, host.data() + 100, 100));
+  emulation::WatchHostCopies();
+  queue->CopyToHost(host.data() + 100, device.data(), 100);
+  queue->CopyToDevice(device.data(), host.data() + 150, 50);
+  queue->CopyToHost(host.data() + 99, device.data(), 2);
+  queue->CopyToHost(host.data() + 199, device.data(), 2);
+  queue->CopyToHost(host.data(), device.data(), 7);
+  const std::vector<emulation::HostCopy> copies = emulation::TakeHostCopies();
+  ASSERT_EQ(copies.size(), 5u);
+  EXPECT_TRUE(copies[0].to_host && copies[0].pinned && copies[0].bytes == 100);
+  EXPECT_TRUE(!copies[1].to_host && copies[1].pinned && copies[1].bytes == 50);
+  for (size_t i = 2; i < 5; ++i) EXPECT_FALSE(copies[i].pinned) << i;
+  EXPECT_TRUE(emulation::TakeHostCopies().empty());
+  UnpinHostMemory(0, host.data() + 100);
+  emulation::Settings settings;
+  settings.most_pinned = 99;
+  emulation::SetSettings(settings);
+  EXPECT_FALSE(PinHostMemory(0, host.data(), 100));
+  emulation::SetSettings({});
 }
 
 }  // namespace
