@@ -1,6 +1,7 @@
 // What hops between stages need anew in every epoch: rings in shared memory, and for NCCL an introduction.
 #include <utility>
 
+#include "common/hop_memory.h"
 #include "common/status.h"
 #include "coordinator/stage_group.h"
 
@@ -19,10 +20,9 @@ absl::Status StageGroup::RenewHops() {
   for (size_t i = 1; i < stages_.size(); ++i) {
     const LinkKind link = plan_.stages[i].link;
     if (link == LinkKind::kZmq) continue;
-    // One slot more than the scheduler has steps in flight: of the step that the receiver is still taking out.
     const wire::RingShape shape{.hop = static_cast<uint32_t>(i),
                                 .epoch = epoch_,
-                                .n_slots = static_cast<uint32_t>(n_stages()) + 1,
+                                .n_slots = HopRingSlots(n_stages()),
                                 .slot_bytes = link == LinkKind::kShm ? plan_.hop_bytes : 0};
     ASSIGN_OR_RETURN(hops_[i].ring, wire::HopRing::Create(shape));
   }

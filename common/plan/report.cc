@@ -106,7 +106,17 @@ std::string InspectJson(const GgufFile& file, const ModelShape& shape) {
   return json.dump();
 }
 
-std::string PlanText(const Plan& plan) {
+std::vector<std::string> PlanWarnings(const Plan& plan, uint64_t host_memory_bytes) {
+  if (plan.host_bytes <= host_memory_bytes) return {};
+  uint64_t hops = 0;
+  for (const StagePlan& stage : plan.stages) hops += stage.hop_host_bytes;
+  return {fmt::format(
+      "this machine has {} of memory; CPU stages and hops take {} when all sessions are full, {} of it hops "
+      "(fewer sessions, a shorter context and a smaller chunk take less)",
+      Size(host_memory_bytes), Size(plan.host_bytes), Size(hops))};
+}
+
+std::string PlanText(const Plan& plan, uint64_t host_memory_bytes) {
   std::string text =
       fmt::format("context {} tokens, {} sessions, K/V {}\n\n", plan.context, plan.sessions, plan.kv_type);
   text += fmt::format("{:<6}{:<10}{:<10}{:<6}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "stage", "device", "layers", "link",
@@ -122,10 +132,21 @@ std::string PlanText(const Plan& plan) {
     total += stage.total_bytes;
   }
   text += fmt::format("{:>92}\n", Size(total));
+  for (const StagePlan& stage : plan.stages) {
+    if (stage.stage == 0) continue;
+    text += fmt::format("hop {}-{} over {}: {} of host memory{}", stage.stage - 1, stage.stage,
+                        LinkKindName(stage.link), Size(stage.hop_host_bytes), stage.hop_pinned ? ", page-locked" : "");
+    const uint64_t device_bytes = plan.stages[static_cast<size_t>(stage.stage) - 1].hop_device_bytes;
+    if (device_bytes > 0) text += fmt::format(", {} of stage {}'s scratch", Size(device_bytes), stage.stage - 1);
+    text += "\n";
+  }
+  text +=
+      fmt::format("this machine: {} of {} for CPU stages and hops\n", Size(plan.host_bytes), Size(host_memory_bytes));
+  for (const std::string& warning : PlanWarnings(plan, host_memory_bytes)) text += "warning: " + warning + "\n";
   return text;
 }
 
-std::string PlanJson(const Plan& plan) {
+std::string PlanJson(const Plan& plan, uint64_t host_memory_bytes) {
   ordered_json json;
   json["context"] = plan.context;
   json["sessions"] = plan.sessions;
@@ -144,8 +165,14 @@ std::string PlanJson(const Plan& plan) {
     entry["checkpoint_bytes"] = stage.checkpoint_bytes;
     entry["scratch_bytes"] = stage.scratch_bytes;
     entry["total_bytes"] = stage.total_bytes;
+    entry["hop_host_bytes"] = stage.hop_host_bytes;
+    entry["hop_pinned"] = stage.hop_pinned;
+    entry["hop_device_bytes"] = stage.hop_device_bytes;
     json["stages"].push_back(std::move(entry));
   }
+  json["host_bytes"] = plan.host_bytes;
+  json["host_memory_bytes"] = host_memory_bytes;
+  json["warnings"] = PlanWarnings(plan, host_memory_bytes);
   return json.dump();
 }
 

@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "common/gguf/weight_types.h"
+#include "common/hop_memory.h"
 #include "common/limits.h"
 #include "common/link_choice.h"
 #include "common/status.h"
@@ -74,8 +75,10 @@ int WindowPages(const ModelShape& shape, const Topology& topology) {
 // What each layer and each end of the pipeline costs, so that the cost of any range is a difference of sums.
 class CostTable {
  public:
-  CostTable(const Topology& topology, const GgufFile& file, const ModelShape& shape, const Plan& plan)
-      : shape_(shape), plan_(plan) {
+  // `links[i]` is that of the hop into stage i.
+  CostTable(const Topology& topology, const GgufFile& file, const ModelShape& shape, const Plan& plan,
+            std::vector<LinkKind> links)
+      : shape_(shape), plan_(plan), links_(std::move(links)) {
     embedding_weight_ = TensorBytes(file, EmbeddingTensors(shape));
     head_weight_ = TensorBytes(file, HeadTensors(shape));
     tied_weight_ = shape.tied_output ? embedding_weight_ : 0;
@@ -88,8 +91,10 @@ class CostTable {
     }
   }
 
-  StagePlan Cost(LayerRange layers) const {
+  // Of the `index`-th stage with these layers.
+  StagePlan Cost(int index, LayerRange layers) const {
     StagePlan stage;
+    stage.stage = index;
     stage.layers = layers;
     stage.owns_embedding = layers.begin == 0;
     stage.owns_head = layers.end == shape_.n_layers;
@@ -109,6 +114,11 @@ class CostTable {
     const bool head_is_there = stage.owns_embedding && shape_.tied_output;
     if (stage.owns_head && !head_is_there) stage.scratch_bytes += head_packing_;
     stage.checkpoint_bytes = high.checkpoints - low.checkpoints;
+    const auto next = static_cast<size_t>(index) + 1;
+    if (next < links_.size() && links_[next] == LinkKind::kNccl) {
+      stage.hop_device_bytes = limits::kPeerBuffers * plan_.hop_bytes;
+      stage.scratch_bytes += stage.hop_device_bytes;
+    }
     stage.total_bytes =
         stage.weight_bytes + stage.kv_bytes + stage.state_bytes + stage.checkpoint_bytes + stage.scratch_bytes;
     return stage;
@@ -164,6 +174,7 @@ class CostTable {
 
   const ModelShape& shape_;
   const Plan& plan_;
+  const std::vector<LinkKind> links_;
   uint64_t embedding_weight_ = 0;
   uint64_t head_weight_ = 0;
   uint64_t embedding_packing_ = 0;
@@ -208,7 +219,7 @@ uint64_t SmallestLargest(const CostTable& costs, int n_layers, int n_stages) {
     std::vector<uint64_t> next(n_layers + 1, kNever);
     for (int end = k; end <= n_layers; ++end) {
       for (int begin = end - 1; begin >= k - 1; --begin) {
-        const uint64_t cost = costs.Cost({begin, end}).total_bytes;
+        const uint64_t cost = costs.Cost(k - 1, {begin, end}).total_bytes;
         if (cost >= next[end]) break;  // an earlier begin only makes this stage larger
         next[end] = std::min(next[end], std::max(least[begin], cost));
       }
@@ -227,7 +238,7 @@ std::vector<LayerRange> ChooseLayers(const CostTable& costs, int n_layers, int n
   for (int k = 1; k <= n_stages; ++k) {
     for (int begin = n_layers - k; begin >= 0; --begin) {
       for (int end = begin + 1; end <= n_layers && !fits[k][begin]; ++end) {
-        if (costs.Cost({begin, end}).total_bytes > cap) break;
+        if (costs.Cost(n_stages - k, {begin, end}).total_bytes > cap) break;
         fits[k][begin] = fits[k - 1][end];
       }
     }
@@ -236,7 +247,7 @@ std::vector<LayerRange> ChooseLayers(const CostTable& costs, int n_layers, int n
   int begin = 0;
   for (int k = n_stages; k >= 1; --k) {
     int best = begin;
-    for (int end = begin + 1; end <= n_layers && costs.Cost({begin, end}).total_bytes <= cap; ++end) {
+    for (int end = begin + 1; end <= n_layers && costs.Cost(n_stages - k, {begin, end}).total_bytes <= cap; ++end) {
       if (fits[k - 1][end]) best = end;
     }
     LAYOVER_CHECK(best > begin);
@@ -244,6 +255,29 @@ std::vector<LayerRange> ChooseLayers(const CostTable& costs, int n_layers, int n
     begin = best;
   }
   return ranges;
+}
+
+bool IsHost(const StagePlan& stage) {
+  return stage.device == "cpu" || stage.device.starts_with("emu:");  // an emulated card's memory is the host's
+}
+
+// What hops take of the host's memory, and what the coordinator's machine is asked for in all.
+void CountHops(Plan* plan) {
+  const int n_stages = static_cast<int>(plan->stages.size());
+  const uint32_t slots = HopRingSlots(n_stages);
+  for (int i = 0; i < n_stages; ++i) {
+    StagePlan& stage = plan->stages[static_cast<size_t>(i)];
+    if (stage.host.empty() && IsHost(stage)) plan->host_bytes += stage.total_bytes;
+    if (i == 0) continue;
+    const StagePlan& before = plan->stages[static_cast<size_t>(i) - 1];
+    if (stage.link == LinkKind::kZmq) {
+      stage.hop_host_bytes = static_cast<uint64_t>(n_stages) * plan->hop_bytes;
+    } else {
+      stage.hop_host_bytes = HopRingBytes(slots, stage.link == LinkKind::kShm ? plan->hop_bytes : 0);
+      stage.hop_pinned = before.device != "cpu" || stage.device != "cpu";
+    }
+    if (before.host.empty() || stage.host.empty()) plan->host_bytes += stage.hop_host_bytes;
+  }
 }
 
 }  // namespace
@@ -285,7 +319,12 @@ absl::StatusOr<Plan> MakePlan(const Topology& topology, const GgufFile& file, co
   plan.n_checkpoint_slots = plan.n_state_slots > 0 ? checkpoints + 1 : 0;
   plan.n_checkpoint_window_pages =
       shape.window > 0 ? checkpoints * PagesFor(std::min(shape.window, topology.context) + kPage) : 0;
-  const CostTable costs(topology, file, shape, plan);
+  std::vector<LinkKind> links = {LinkKind::kAuto};
+  for (size_t i = 1; i < topology.stages.size(); ++i) {
+    ASSIGN_OR_RETURN(const LinkKind link, ChooseLink(topology, i));
+    links.push_back(link);
+  }
+  const CostTable costs(topology, file, shape, plan, links);
   std::vector<LayerRange> ranges;
   if (topology.stages[0].layers.has_value()) {
     ASSIGN_OR_RETURN(ranges, GivenLayers(topology, shape));
@@ -293,15 +332,13 @@ absl::StatusOr<Plan> MakePlan(const Topology& topology, const GgufFile& file, co
     ranges = ChooseLayers(costs, shape.n_layers, n_stages);
   }
   for (int i = 0; i < n_stages; ++i) {
-    StagePlan stage = costs.Cost(ranges[i]);
-    stage.stage = i;
+    StagePlan stage = costs.Cost(i, ranges[i]);
     stage.device = topology.stages[i].device;
     stage.host = topology.stages[i].host;
-    if (i > 0) {
-      ASSIGN_OR_RETURN(stage.link, ChooseLink(topology, static_cast<size_t>(i)));
-    }
+    stage.link = links[static_cast<size_t>(i)];
     plan.stages.push_back(std::move(stage));
   }
+  CountHops(&plan);
   return plan;
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/hop_memory.h"
 #include "common/limits.h"
 #include "common/status.h"
 
@@ -33,16 +34,12 @@ struct RingControl {
 namespace {
 
 constexpr uint32_t kRingMagic = 0x474e5252;  // "RRNG"
-constexpr size_t kPageBytes = 4096;
-constexpr size_t kSlotHeaderBytes = 64;  // FrameHeader and padding: the payload begins on a cache line
+constexpr size_t kPageBytes = kHopPageBytes;
+constexpr size_t kSlotHeaderBytes = kHopSlotHeaderBytes;  // FrameHeader and padding
 
 static_assert(sizeof(RingControl) <= kPageBytes && sizeof(FrameHeader) <= kSlotHeaderBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
               "a lock would not work between processes");
-
-uint64_t StrideOf(uint64_t slot_bytes) {
-  return (kSlotHeaderBytes + slot_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-}
 
 void RingBell(int fd) {
   const char one = 1;
@@ -81,7 +78,8 @@ absl::StatusOr<RingMemory> OpenMemory(const RingAddress& address, uint32_t hop, 
     return FailedPrecondition("{} is not the ring of hop {} in epoch {}", address.memory, hop, epoch);
   }
   if (control.n_slots == 0 || control.n_slots > limits::kMaxRingSlots || control.slot_bytes > limits::kMaxHopBytes ||
-      control.stride != StrideOf(control.slot_bytes) || bytes != kPageBytes + control.n_slots * control.stride) {
+      control.stride != HopSlotStride(control.slot_bytes) ||
+      bytes != HopRingBytes(control.n_slots, control.slot_bytes)) {
     return FailedPrecondition("{} is a ring of no good shape", address.memory);
   }
   return memory;
@@ -123,7 +121,7 @@ absl::StatusOr<std::unique_ptr<HopRing>> HopRing::Create(const RingShape& shape)
   ring->memory_fd_ = OwnedFd(memfd_create("layover-hop", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int fd = ring->memory_fd_.get();
   if (fd < 0) return ErrnoStatus(errno, "memfd_create for a hop's ring");
-  const size_t bytes = kPageBytes + shape.n_slots * StrideOf(shape.slot_bytes);
+  const size_t bytes = HopRingBytes(shape.n_slots, shape.slot_bytes);
   if (fchmod(fd, 0600) != 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return ErrnoStatus(errno, fmt::format("a hop's ring of {} bytes", bytes));
@@ -138,7 +136,7 @@ absl::StatusOr<std::unique_ptr<HopRing>> HopRing::Create(const RingShape& shape)
   control->epoch = shape.epoch;
   control->n_slots = shape.n_slots;
   control->slot_bytes = shape.slot_bytes;
-  control->stride = StrideOf(shape.slot_bytes);
+  control->stride = HopSlotStride(shape.slot_bytes);
   control->magic = kRingMagic;
   return ring;
 }

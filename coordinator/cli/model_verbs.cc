@@ -1,6 +1,7 @@
 // plan and inspect: from the files' headers, before anything is loaded.
 #include "common/gguf/model_shape.h"
 #include "common/gguf/reader.h"
+#include "common/host_memory.h"
 #include "common/plan/report.h"
 #include "common/status.h"
 #include "coordinator/cli/exit_code.h"
@@ -16,7 +17,9 @@ int RunPlan(const std::string& topology, bool json) {
     ReportError(setup.status(), json);
     return ExitCodeOfSetup(setup.status());
   }
-  fmt::print("{}\n", json ? PlanJson((*setup)->plan) : PlanText((*setup)->plan));
+  const Plan& plan = (*setup)->plan;
+  const auto memory = static_cast<uint64_t>(HostMemoryBytes());
+  fmt::print("{}\n", json ? PlanJson(plan, memory) : PlanText(plan, memory));
   return kDone;
 }
 

@@ -2,14 +2,13 @@
 #include "kernels/cpu/cpu_device.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 
 #include "common/digest.h"
+#include "common/host_memory.h"
 #include "common/limits.h"
 #include "common/status.h"
 #include "kernels/cpu/activation.h"
@@ -83,16 +82,6 @@ absl::StatusOr<CpuIsa> ChooseIsa(std::string_view wanted) {
   return isa;
 }
 
-// The limit of the control group, where there is one; else what `otherwise` says.
-int64_t ControlGroupLimit(int64_t otherwise) {
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    std::ifstream file(path);
-    int64_t bytes = 0;
-    if (file >> bytes && bytes > 0) return std::min(bytes, otherwise);
-  }
-  return otherwise;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CpuDevice>> CpuDevice::Open(const DeviceOptions& options) {
@@ -126,7 +115,7 @@ bool CpuDevice::SupportsKv(KvType type, int head_dim) const {
 }
 
 int64_t CpuDevice::MemoryBytes() const {
-  return ControlGroupLimit(static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE));
+  return HostMemoryBytes();
 }
 
 absl::StatusOr<std::unique_ptr<DeviceBuffer>> CpuDevice::Allocate(size_t bytes) {

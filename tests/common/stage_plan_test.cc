@@ -12,30 +12,17 @@
 #include "common/gguf/weight_types.h"
 #include "common/plan/report.h"
 #include "nlohmann/json.hpp"
+#include "tests/common/plan_fixture.h"
 #include "tests/gguf/gguf_builder.h"
 
 namespace layover {
 namespace {
 
-using testing::BuildTinyLlama;
 using ::testing::ElementsAre;
 using testing::GgufBuilder;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using testing::TinyLlamaOptions;
-
-struct Model {
-  std::unique_ptr<GgufFile> file;
-  ModelShape shape;
-};
-
-Model LoadTiny(const TinyLlamaOptions& options) {
-  auto file = GgufFile::FromBytes(BuildTinyLlama(options), "m.gguf");
-  EXPECT_TRUE(file.ok()) << file.status();
-  auto shape = ReadModelShape(**file);
-  EXPECT_TRUE(shape.ok()) << shape.status();
-  return {*std::move(file), *std::move(shape)};
-}
 
 // `layers`: "" for automatic, else one "a-b" per stage.
 Topology StagesOf(const std::vector<std::string>& layers, const std::string& more = "") {
@@ -51,12 +38,6 @@ std::vector<LayerRange> RangesOf(const Plan& plan) {
   std::vector<LayerRange> ranges;
   for (const StagePlan& stage : plan.stages) ranges.push_back(stage.layers);
   return ranges;
-}
-
-uint64_t BytesOf(const GgufFile& file, const std::function<bool(const std::string&)>& wanted) {
-  uint64_t bytes = 0;
-  for (const GgufTensor& tensor : file.tensors()) bytes += wanted(tensor.name) ? tensor.bytes : 0;
-  return bytes;
 }
 
 TEST(StagePlan, CountsWhatEachStageHolds) {
@@ -142,12 +123,6 @@ void ForEachSplit(int n, int stages, int begin, std::vector<LayerRange>* ranges,
     ForEachSplit(n, stages - 1, end, ranges, visit);
     ranges->pop_back();
   }
-}
-
-uint64_t LargestOf(const Plan& plan) {
-  uint64_t largest = 0;
-  for (const StagePlan& stage : plan.stages) largest = std::max(largest, stage.total_bytes);
-  return largest;
 }
 
 TEST(StagePlan, AutomaticLayersHaveTheSmallestLargestStage) {
@@ -341,7 +316,7 @@ TEST(StagePlan, WindowsNeedFewPages) {
 TEST(Report, PlanHasTheFieldsOfTheInterface) {
   const Model model = LoadTiny({.layers = 3});
   const auto plan = MakePlan(StagesOf({"0-0", "1-2"}), *model.file, model.shape);
-  const auto json = nlohmann::json::parse(PlanJson(*plan));
+  const auto json = nlohmann::json::parse(PlanJson(*plan, limits::kGiB));
   EXPECT_EQ(json["context"], 4096);
   EXPECT_EQ(json["sessions"], 8);
   ASSERT_EQ(json["stages"].size(), 2u);
@@ -356,7 +331,7 @@ TEST(Report, PlanHasTheFieldsOfTheInterface) {
   EXPECT_EQ(stage["state_bytes"], 0);
   EXPECT_EQ(stage["scratch_bytes"], plan->stages[1].scratch_bytes);
   EXPECT_EQ(stage["total_bytes"], plan->stages[1].total_bytes);
-  const std::string text = PlanText(*plan);
+  const std::string text = PlanText(*plan, limits::kGiB);
   EXPECT_THAT(text, HasSubstr("context 4096 tokens, 8 sessions, K/V f16"));
   EXPECT_THAT(text, HasSubstr("1-2"));
   EXPECT_THAT(text, HasSubstr("  shm  "));

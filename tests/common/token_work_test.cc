@@ -3,10 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
-#include <memory>
 #include <string>
 
+#include "tests/common/plan_fixture.h"
 #include "tests/gguf/gguf_builder.h"
 
 namespace layover {
@@ -15,29 +14,10 @@ namespace {
 using testing::BuildTinyLlama;
 using testing::BuildTinyModel;
 
-struct Model {
-  std::unique_ptr<GgufFile> file;
-  ModelShape shape;
-};
-
-Model Load(const std::string& bytes) {
-  auto file = GgufFile::FromBytes(bytes, "m.gguf");
-  EXPECT_TRUE(file.ok()) << file.status();
-  auto shape = ReadModelShape(**file);
-  EXPECT_TRUE(shape.ok()) << shape.status();
-  return {*std::move(file), *std::move(shape)};
-}
-
-uint64_t BytesOf(const GgufFile& file, const std::function<bool(const std::string&)>& wanted) {
-  uint64_t bytes = 0;
-  for (const GgufTensor& tensor : file.tensors()) bytes += wanted(tensor.name) ? tensor.bytes : 0;
-  return bytes;
-}
-
 TEST(TokenWork, ADenseModelIsReadWholeButForItsEmbedding) {
-  const Model tied = Load(BuildTinyLlama({.weight_type = WeightType::kQ4_0}));
+  const Model tied = LoadModel(BuildTinyLlama({.weight_type = WeightType::kQ4_0}));
   EXPECT_EQ(WorkOfToken(*tied.file, tied.shape).weight_bytes, BytesOf(*tied.file, [](const auto&) { return true; }));
-  const Model untied = Load(BuildTinyLlama({.weight_type = WeightType::kQ4_0, .tied = false}));
+  const Model untied = LoadModel(BuildTinyLlama({.weight_type = WeightType::kQ4_0, .tied = false}));
   const TokenWork work = WorkOfToken(*untied.file, untied.shape);
   EXPECT_EQ(work.weight_bytes,
             BytesOf(*untied.file, [](const std::string& name) { return name != "token_embd.weight"; }));
@@ -46,7 +26,7 @@ TEST(TokenWork, ADenseModelIsReadWholeButForItsEmbedding) {
 }
 
 TEST(TokenWork, OfExpertsOnlyThoseThatAreUsed) {
-  const Model model = Load(BuildTinyModel({.architecture = "qwen3moe", .weight_type = WeightType::kQ8_0}));
+  const Model model = LoadModel(BuildTinyModel({.architecture = "qwen3moe", .weight_type = WeightType::kQ8_0}));
   ASSERT_GT(model.shape.experts.count, model.shape.experts.used);
   const auto of_experts = [](const std::string& name) { return name.find("_exps") != std::string::npos; };
   const uint64_t all = BytesOf(*model.file, [](const std::string&) { return true; });

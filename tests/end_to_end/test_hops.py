@@ -21,6 +21,16 @@ def mapped(server, what):
     return [what in pathlib.Path(f"/proc/{stage['pid']}/maps").read_text() for stage in server.stages()]
 
 
+def ring_bytes(pid):
+    """How much of a process's memory is hops' rings."""
+    total = 0
+    for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines():
+        if "memfd:layover-hop" in line:
+            begin, end = line.split()[0].split("-")
+            total += int(end, 16) - int(begin, 16)
+    return total
+
+
 class Hops(Case):
     def setUp(self):
         super().setUp()
@@ -43,7 +53,7 @@ class Hops(Case):
         path.write_text(text)
         result = layover("plan", path, "--json", env=STAND_IN)
         self.assertEqual(result.returncode, 0, result.stderr)
-        return [stage.get("link") for stage in json.loads(result.stdout)["stages"]]
+        return json.loads(result.stdout)["stages"]
 
     def test_every_link_gives_the_same_bits(self):
         with Server(self.topology(("cpu",)), self.folder, name="alone") as server:
@@ -52,12 +62,30 @@ class Hops(Case):
                                     (("emu:0", "emu:0"), None, "shm"), (CARDS, "nccl", "nccl"), (CARDS, "zmq", "zmq")):
             with self.subTest(devices=devices, link=link):
                 text = self.topology(devices, link)
-                self.assertEqual(self.planned(text), [None, *[want] * (len(devices) - 1)])
+                plan = self.planned(text)
+                self.assertEqual([stage.get("link") for stage in plan], [None, *[want] * (len(devices) - 1)])
                 with Server(text, self.folder, env=STAND_IN, name="linked") as server:
                     self.assertEqual(self.answer(server), control)
                     n = len(devices)
-                    self.assertEqual(mapped(server, "memfd:layover-hop"), [want != "zmq"] * n)
+                    rings = [ring_bytes(stage["pid"]) for stage in server.stages()]
+                    planned = [0 if want == "zmq" else stage["hop_host_bytes"] for stage in plan] + [0]
+                    self.assertEqual(rings, [planned[i] + planned[i + 1] for i in range(n)])  # the hop into it and out of it
                     self.assertEqual(mapped(server, "libstand_in_nccl.so"), [want == "nccl"] * n)
+
+    def test_plan_warns_of_a_machine_that_is_too_small(self):
+        path = self.folder / "plan.yaml"
+        everything = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        text = self.topology(("cpu",) * 2)
+        for text in (text, text.replace("context: 1024", "context: 1048576\nsessions: 256")):  # K/V of 128 GiB
+            path.write_text(text)
+            as_json, as_text = layover("plan", path, "--json"), layover("plan", path)
+            self.assertEqual((as_json.returncode, as_text.returncode), (0, 0), as_json.stderr)
+            plan = json.loads(as_json.stdout)
+            self.assertTrue(0 < plan["host_memory_bytes"] <= everything, plan)
+            self.assertEqual(bool(plan["warnings"]), plan["host_bytes"] > plan["host_memory_bytes"])
+            for warning in plan["warnings"]:
+                self.assertIn("warning: " + warning, as_text.stdout)
+        self.assertGreater(plan["host_bytes"], 2**36)
 
     def streams_through_a_death(self, devices, link, victim, tokens, kill_at):
         """Three streams at once, one stage killed while they decode; they pause and go on with the tokens of a quiet run."""

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/hop_memory.h"
 #include "common/limits.h"
 
 namespace layover::wire {
@@ -42,6 +43,16 @@ std::unique_ptr<RingReader> OpenReader(const HopRing& ring) {
   auto reader = RingReader::Open(ring.address(), kHop, kEpoch);
   EXPECT_TRUE(reader.ok()) << reader.status();
   return *std::move(reader);
+}
+
+// What `plan` counts is what is taken.
+TEST(HopRing, TakesTheMemoryThatIsPlanned) {
+  for (const uint32_t slots : {1u, 3u, 65u}) {
+    for (const uint64_t payload : {uint64_t{0}, uint64_t{4032}, uint64_t{4033}, uint64_t{1 << 20}}) {
+      const auto ring = NewRing(slots, payload);
+      EXPECT_EQ(OpenReader(*ring)->memory().size(), HopRingBytes(slots, payload));
+    }
+  }
 }
 
 // Every float of hop `seq` says which hop and which place it is.
