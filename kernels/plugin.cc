@@ -31,6 +31,9 @@ absl::StatusOr<std::unique_ptr<Device>> OpenPluginDevice(std::string_view folder
   std::string error;
   std::unique_ptr<Device> device(open(kPluginAbi, index, &options, &error));
   if (device == nullptr) return Unavailable("{}:{}: {}", kind, index, error);
+  if (const std::string wanted = fmt::format("{}:{}", kind, index); device->Name() != wanted) {
+    return Unavailable("{}: {} is the plug-in of another back end: it opens {}", wanted, path, device->Name());
+  }
   return device;
 }
 

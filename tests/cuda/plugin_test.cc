@@ -2,6 +2,10 @@
 #include "kernels/plugin.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 
 #include "tests/cuda/gpu_fixture.h"
 
@@ -37,6 +41,29 @@ TEST(EmulatedPlugin, RefusesCardsThatAreNotThereAndOtherInterfaces) {
   const DeviceOptions options;
   EXPECT_EQ(open(kPluginAbi + 1, 0, &options, &error), nullptr);
   EXPECT_NE(error.find("interface"), std::string::npos) << error;
+}
+
+TEST(EmulatedPlugin, IsNotTakenForAnotherBackEnd) {
+  namespace files = std::filesystem;
+  const files::path root = testing::TempDir() + "layover-plugin-" + std::to_string(getpid());
+  // Each in a folder of its own: a library that has been loaded from a path is what that path means from then on.
+  const auto in_folder = [&](const std::string& name) {
+    files::create_directories(root / name);
+    return (root / name / "liblayover_cuda.so").string();
+  };
+  const auto refusal = [&](const std::string& name) {
+    return std::string(OpenPluginDevice((root / name).string(), "cuda", 3, {}).status().message());
+  };
+  const std::string missing = in_folder("missing"), damaged = in_folder("damaged"), other = in_folder("other"),
+                    emulated = in_folder("emulated");
+  EXPECT_EQ(refusal("missing"), "cuda:3: the plug-in " + missing + " is missing (this build has no cuda back end)");
+  std::ofstream(damaged) << "no library";
+  EXPECT_EQ(refusal("damaged").find("cuda:3: the plug-in cannot be loaded: " + damaged), 0u) << refusal("damaged");
+  files::copy_file(kFolder + "/libstand_in_nccl.so", other);
+  EXPECT_EQ(refusal("other"), "cuda:3: " + other + " is no plug-in: it has no symbol layover_open_device");
+  files::copy_file(kFolder + "/liblayover_emu.so", emulated);
+  EXPECT_EQ(refusal("emulated"), "cuda:3: " + emulated + " is the plug-in of another back end: it opens emu:3");
+  files::remove_all(root);
 }
 
 }  // namespace
