@@ -135,10 +135,13 @@ void GpuStream::MoeRoute(const MoeRouteArgs& args) {
 void GpuStream::MoeMatMul(const MoeMatMulArgs& args) {
   LAYOVER_CHECK(args.weight != nullptr && args.k > 0);
   if (args.n_rows <= 0) return;
+  const size_t bytes = ExpertGroupsBytes(args);
+  void* const groups = bytes > 0 ? Scratch(bytes, &expert_groups_) : nullptr;
+  if (bytes > 0 && groups == nullptr) return;
   if (args.weight->activation == ActivationFormat::kA16) {
-    LaunchMoeMatMulInteger(args, OnCard(*args.weight), queue_.get());
+    LaunchMoeMatMulInteger(args, OnCard(*args.weight), groups, queue_.get());
   } else {
-    LaunchMoeMatMulFloat(args, OnCard(*args.weight), queue_.get());
+    LaunchMoeMatMulFloat(args, OnCard(*args.weight), groups, queue_.get());
   }
 }
 

@@ -55,6 +55,7 @@ class GpuStream : public Stream {
   const int multiprocessors_;
   absl::Status error_;
   std::unique_ptr<GpuBuffer> attention_scratch_;
+  std::unique_ptr<GpuBuffer> expert_groups_;
   LotQueue queue_;  // first to go: it waits for what uses the buffers
 };
 

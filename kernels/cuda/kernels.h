@@ -26,9 +26,11 @@ void LaunchEmbedRows(const EmbedRowsArgs& args, const CardWeight& weights, Queue
 void LaunchMatMulInteger(const MatMulArgs& args, const CardWeight& weights, Queue* queue);
 void LaunchMatMulFloat(const MatMulArgs& args, const CardWeight& weights, Queue* queue);
 
-// An expert a choice; bits are MatMul's with that expert.
-void LaunchMoeMatMulInteger(const MoeMatMulArgs& args, const CardWeight& weights, Queue* queue);
-void LaunchMoeMatMulFloat(const MoeMatMulArgs& args, const CardWeight& weights, Queue* queue);
+// The bits are MatMul's with each row's expert. `groups` is memory of ExpertGroupsBytes(args), which for one model is 0
+// or always the same.
+size_t ExpertGroupsBytes(const MoeMatMulArgs& args);
+void LaunchMoeMatMulInteger(const MoeMatMulArgs& args, const CardWeight& weights, void* groups, Queue* queue);
+void LaunchMoeMatMulFloat(const MoeMatMulArgs& args, const CardWeight& weights, void* groups, Queue* queue);
 void LaunchMoeRoute(const MoeRouteArgs& args, Queue* queue);
 void LaunchMoeCombine(const MoeCombineArgs& args, Queue* queue);
 void LaunchCausalConv(const CausalConvArgs& args, Queue* queue);

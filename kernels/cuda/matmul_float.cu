@@ -3,7 +3,10 @@
 //
 //   FewFloatRowsKernel   up to 8 rows: a lane is an output and walks its columns, 16 bytes at a time.
 //   ManyFloatRowsKernel  64 rows by 64 outputs, a thread 4 by 4 of them, 16 columns at a time through shared memory.
+//
+// Products of experts are the same kernels with rows from all over the step (product_rows.h).
 #include "kernels/cuda/device_math.h"
+#include "kernels/cuda/expert_groups.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/weight_layout.h"
@@ -31,7 +34,7 @@ struct BF16Weights {
 
 struct FloatProduct {
   const uint4* weights;  // [tile of 32 outputs][unit][32]
-  const float* x;        // [n_rows, cols]
+  const float* x;        // rows of cols
   float* out;
   const float* bias;
   const float* residual;
@@ -49,17 +52,19 @@ __device__ __forceinline__ void StoreFloatOutput(const FloatProduct& p, int row,
   p.out[at] = sum;
 }
 
-constexpr int kFewRows = 8;
+__device__ __forceinline__ void TakeExpert(long long expert, FloatProduct* p) {
+  p->weights += expert * (p->experts.expert_bytes / 16);
+  if (p->bias != nullptr) p->bias += expert * p->n_out;
+}
 
 template <typename Weights>
 __global__ void __launch_bounds__(32) FewFloatRowsKernel(FloatProduct p) {
-  if (p.experts.chosen != nullptr) {
-    const long long choice = blockIdx.y, expert = p.experts.chosen[choice];
-    p.weights += expert * (p.experts.expert_bytes / 16);
-    p.x += (p.experts.x_per_choice ? choice : choice / p.experts.k) * p.cols;
-    p.out += choice * p.out_stride;
-    if (p.bias != nullptr) p.bias += expert * p.n_out;
-  }
+  const FewRowsOfBlock rows = FindFewRows(p.experts, static_cast<int>(blockIdx.y), p.n_rows);
+  if (rows.n_rows == 0) return;
+  TakeExpert(rows.expert, &p);
+  int source[kFewRows];
+  GPU_UNROLL
+  for (int r = 0; r < kFewRows; ++r) source[r] = __shfl_sync(kAllLanes, SourceRow(p.experts, rows.row), r);
   const int lane = static_cast<int>(threadIdx.x);
   const int output = static_cast<int>(blockIdx.x) * kFloatTileOutputs + lane;
   const int units = (p.cols + Weights::kPerUnit - 1) / Weights::kPerUnit;
@@ -74,33 +79,41 @@ __global__ void __launch_bounds__(32) FewFloatRowsKernel(FloatProduct p) {
         const float weight = Weights::Value(values, i);
         GPU_UNROLL
         for (int r = 0; r < kFewRows; ++r) {
-          if (r < p.n_rows) acc[r] = fmaf(weight, p.x[static_cast<long long>(r) * p.cols + k], acc[r]);
+          if (r < rows.n_rows) acc[r] = fmaf(weight, p.x[static_cast<long long>(source[r]) * p.cols + k], acc[r]);
         }
       }
     }
   }
-  if (output >= p.n_out) return;
   GPU_UNROLL
   for (int r = 0; r < kFewRows; ++r) {
-    if (r < p.n_rows) StoreFloatOutput(p, r, output, acc[r]);
+    const int row = __shfl_sync(kAllLanes, rows.row, r);
+    if (r < rows.n_rows && output < p.n_out) StoreFloatOutput(p, row, output, acc[r]);
   }
 }
 
-constexpr int kTile = 64;   // rows and outputs
-constexpr int kDepth = 16;  // columns at a time
+constexpr int kTile = kManyRows;  // rows and outputs
+constexpr int kDepth = 16;        // columns at a time
 constexpr int kPitch = kTile + 4;
 
 template <typename Weights>
 __global__ void __launch_bounds__(256) ManyFloatRowsKernel(FloatProduct p) {
+  const ExpertTile rows = TileOfBlock(p.experts, static_cast<int>(blockIdx.y), p.n_rows);
+  if (rows.rows == 0) return;
+  TakeExpert(rows.expert, &p);
   GPU_SHARED(float4, w_tile, [kDepth][kPitch / 4]);  // [column][output]
   GPU_SHARED(float4, x_tile, [kDepth][kPitch / 4]);  // [column][row]
+  GPU_SHARED(int, sources, [kTile]);                 // rows of x, -1 beyond the last
   const int thread = static_cast<int>(threadIdx.x);
-  const int row_begin = static_cast<int>(blockIdx.y) * kTile, out_begin = static_cast<int>(blockIdx.x) * kTile;
+  const int out_begin = static_cast<int>(blockIdx.x) * kTile;
   const int units = (p.cols + Weights::kPerUnit - 1) / Weights::kPerUnit;
   constexpr int kUnits = kDepth / Weights::kPerUnit;
   float* const w_floats = &w_tile[0][0].x;
   float* const x_floats = &x_tile[0][0].x;
   const int my_row = thread / 16, my_out = thread % 16;  // times four
+  if (thread < kTile) {
+    sources[thread] = thread < rows.rows ? SourceRow(p.experts, RowAt(p.experts, rows.begin + thread)) : -1;
+  }
+  __syncthreads();
   float acc[4][4] = {};
   for (int begin = 0; begin < p.cols; begin += kDepth) {
     const int depth = MinInt(kDepth, p.cols - begin);
@@ -118,8 +131,8 @@ __global__ void __launch_bounds__(256) ManyFloatRowsKernel(FloatProduct p) {
     }
     for (int i = thread; i < kTile * kDepth; i += 256) {
       const int r = i / kDepth, k = i % kDepth;
-      const bool inside = row_begin + r < p.n_rows && k < depth;
-      x_floats[k * kPitch + r] = inside ? p.x[static_cast<long long>(row_begin + r) * p.cols + begin + k] : 0.0f;
+      const long long source = sources[r];
+      x_floats[k * kPitch + r] = source >= 0 && k < depth ? p.x[source * p.cols + begin + k] : 0.0f;
     }
     __syncthreads();
     for (int k = 0; k < depth; ++k) {
@@ -135,37 +148,38 @@ __global__ void __launch_bounds__(256) ManyFloatRowsKernel(FloatProduct p) {
   }
   GPU_UNROLL
   for (int r = 0; r < 4; ++r) {
+    if (my_row * 4 + r >= rows.rows) continue;
+    const int row = RowAt(p.experts, rows.begin + my_row * 4 + r);
     GPU_UNROLL
     for (int o = 0; o < 4; ++o) {
-      const int row = row_begin + my_row * 4 + r, output = out_begin + my_out * 4 + o;
-      if (row < p.n_rows && output < p.n_out) StoreFloatOutput(p, row, output, acc[r][o]);
+      const int output = out_begin + my_out * 4 + o;
+      if (output < p.n_out) StoreFloatOutput(p, row, output, acc[r][o]);
     }
   }
 }
 
 template <typename Weights>
-void LaunchFloatProduct(FloatProduct p, int choices, Queue* queue) {
+void LaunchFloatProduct(FloatProduct p, Queue* queue) {
+  const unsigned tiles = static_cast<unsigned>(p.n_out + kFloatTileOutputs - 1) / kFloatTileOutputs;
+  const int units = (p.cols + Weights::kPerUnit - 1) / Weights::kPerUnit;
+  p.experts.expert_bytes = static_cast<long long>(tiles) * units * kFloatTileOutputs * 16;
+  const unsigned blocks = BlocksOfRows(p.experts, p.n_rows);
   if (p.n_rows <= kFewRows) {
-    const int tiles = (p.n_out + kFloatTileOutputs - 1) / kFloatTileOutputs;
-    const int units = (p.cols + Weights::kPerUnit - 1) / Weights::kPerUnit;
-    p.experts.expert_bytes = static_cast<long long>(tiles) * units * kFloatTileOutputs * 16;
-    Launch("MatMul of floats, few rows", FewFloatRowsKernel<Weights>,
-           {static_cast<unsigned>(tiles), static_cast<unsigned>(choices)}, 32, 0, queue, p);
+    Launch("MatMul of floats, few rows", FewFloatRowsKernel<Weights>, {tiles, blocks}, 32, 0, queue, p);
     return;
   }
-  const Grid grid = {static_cast<unsigned>(p.n_out + kTile - 1) / kTile,
-                     static_cast<unsigned>(p.n_rows + kTile - 1) / kTile};
-  Launch("MatMul of floats, many rows", ManyFloatRowsKernel<Weights>, grid, 256, 0, queue, p);
+  const unsigned columns = static_cast<unsigned>(p.n_out + kTile - 1) / kTile;
+  Launch("MatMul of floats, many rows", ManyFloatRowsKernel<Weights>, {columns, blocks}, 256, 0, queue, p);
 }
 
-void LaunchOfType(WeightType type, const FloatProduct& p, int choices, Queue* queue) {
+void LaunchOfType(WeightType type, const FloatProduct& p, Queue* queue) {
   switch (type) {
     case WeightType::kF32:
-      return LaunchFloatProduct<F32Weights>(p, choices, queue);
+      return LaunchFloatProduct<F32Weights>(p, queue);
     case WeightType::kF16:
-      return LaunchFloatProduct<F16Weights>(p, choices, queue);
+      return LaunchFloatProduct<F16Weights>(p, queue);
     case WeightType::kBF16:
-      return LaunchFloatProduct<BF16Weights>(p, choices, queue);
+      return LaunchFloatProduct<BF16Weights>(p, queue);
     default:
       return;  // PackWeight refuses the others
   }
@@ -184,23 +198,21 @@ void LaunchMatMulFloat(const MatMulArgs& args, const CardWeight& weights, Queue*
   p.n_rows = args.n_rows;
   p.n_out = args.weight->rows;
   p.cols = args.weight->cols;
-  LaunchOfType(args.weight->type, p, 1, queue);
+  LaunchOfType(args.weight->type, p, queue);
 }
 
-void LaunchMoeMatMulFloat(const MoeMatMulArgs& args, const CardWeight& weights, Queue* queue) {
+void LaunchMoeMatMulFloat(const MoeMatMulArgs& args, const CardWeight& weights, void* groups, Queue* queue) {
   FloatProduct p = {};
   p.weights = static_cast<const uint4*>(weights.data);
   p.x = static_cast<const float*>(args.x);
   p.out = args.out;
   p.bias = args.bias;
   p.out_stride = args.weight->rows;
-  p.n_rows = 1;
+  p.n_rows = args.n_rows;
   p.n_out = args.weight->rows;
   p.cols = args.weight->cols;
-  p.experts.chosen = args.chosen;
-  p.experts.k = args.k;
-  p.experts.x_per_choice = args.x_per_choice;
-  LaunchOfType(args.weight->type, p, args.n_rows * args.k, queue);
+  p.experts = LaunchGroupChoices(args, groups, queue);
+  LaunchOfType(args.weight->type, p, queue);
 }
 
 }  // namespace layover::gpu

@@ -1,29 +1,30 @@
 // MatMul and MoeMatMul with integer weights: the types that there are. Their kernels are compiled in three files side
 // by side: the plain types here, those of super-blocks and those of tables in files of their own.
+#include "kernels/cuda/expert_groups.h"
 #include "kernels/cuda/matmul_integer.h"
 
 namespace layover::gpu {
 namespace {
 
-void LaunchOfType(WeightType type, const Product& p, int choices, Queue* queue) {
+void LaunchOfType(WeightType type, const Product& p, Queue* queue) {
   switch (type) {
     case WeightType::kQ4_0:
-      return LaunchIntegerProduct<Q4_0Format>(p, choices, queue);
+      return LaunchIntegerProduct<Q4_0Format>(p, queue);
     case WeightType::kQ4_1:
-      return LaunchIntegerProduct<Q4_1Format>(p, choices, queue);
+      return LaunchIntegerProduct<Q4_1Format>(p, queue);
     case WeightType::kQ8_0:
-      return LaunchIntegerProduct<Q8_0Format>(p, choices, queue);
+      return LaunchIntegerProduct<Q8_0Format>(p, queue);
     case WeightType::kQ5_0:
-      return LaunchIntegerProduct<Q5_0Format>(p, choices, queue);
+      return LaunchIntegerProduct<Q5_0Format>(p, queue);
     case WeightType::kQ5_1:
-      return LaunchIntegerProduct<Q5_1Format>(p, choices, queue);
+      return LaunchIntegerProduct<Q5_1Format>(p, queue);
     case WeightType::kQ2_K:
     case WeightType::kQ4_K:
     case WeightType::kQ5_K:
     case WeightType::kQ6_K:
-      return LaunchSuperProduct(type, p, choices, queue);
+      return LaunchSuperProduct(type, p, queue);
     default:  // PackWeight refuses what is none of these
-      return LaunchTableProduct(type, p, choices, queue);
+      return LaunchTableProduct(type, p, queue);
   }
 }
 
@@ -47,19 +48,17 @@ void LaunchMatMulInteger(const MatMulArgs& args, const CardWeight& weights, Queu
   p.residual = args.residual;
   p.out_stride = args.out_stride;
   p.n_rows = args.n_rows;
-  LaunchOfType(args.weight->type, p, 1, queue);
+  LaunchOfType(args.weight->type, p, queue);
 }
 
-void LaunchMoeMatMulInteger(const MoeMatMulArgs& args, const CardWeight& weights, Queue* queue) {
+void LaunchMoeMatMulInteger(const MoeMatMulArgs& args, const CardWeight& weights, void* groups, Queue* queue) {
   Product p = ProductOf(*args.weight, weights, args.x);
   p.out = args.out;
   p.bias = args.bias;
   p.out_stride = args.weight->rows;
-  p.n_rows = 1;
-  p.experts.chosen = args.chosen;
-  p.experts.k = args.k;
-  p.experts.x_per_choice = args.x_per_choice;
-  LaunchOfType(args.weight->type, p, args.n_rows * args.k, queue);
+  p.n_rows = args.n_rows;
+  p.experts = LaunchGroupChoices(args, groups, queue);
+  LaunchOfType(args.weight->type, p, queue);
 }
 
 }  // namespace layover::gpu

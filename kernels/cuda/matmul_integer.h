@@ -4,24 +4,26 @@
 // other.
 //
 //   FewRowsKernel   up to 8 rows. Four warps share the columns of 8 outputs; what a block of columns contributes waits
-//   in
-//                   shared memory as (dot, scale) until the chain of its output comes by.
+//                   in shared memory as (dot, scale) until the chain of its output comes by.
 //   ManyRowsKernel  64 rows by 128 outputs; activations come in by asynchronous copies, weights go from memory straight
 //                   into the registers of the one warp that needs them.
+//
+// Products of experts are the same kernels with rows from all over the step (product_rows.h).
 #ifndef LAYOVER_KERNELS_CUDA_MATMUL_INTEGER_H_
 #define LAYOVER_KERNELS_CUDA_MATMUL_INTEGER_H_
 
 #include "kernels/cuda/activation_layout.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/product_rows.h"
 #include "kernels/cuda/weight_formats_table.h"
 
 namespace layover::gpu {
 
-// MatMulArgs for the device; or MoeMatMulArgs, where n_rows is 1.
+// MatMulArgs or MoeMatMulArgs for the device. Experts' outputs are rows of `out` by the number of the choice.
 struct Product {
   const uint8_t* weights = nullptr;
-  const uint8_t* x = nullptr;  // [n_rows] prepared rows of x_row_bytes
+  const uint8_t* x = nullptr;  // prepared rows of x_row_bytes
   long long x_row_bytes = 0;
   float* out = nullptr;
   const float* bias = nullptr;
@@ -34,12 +36,8 @@ struct Product {
   ExpertChoices experts;
 };
 
-// The product of one choice.
-__device__ __forceinline__ void TakeChoice(int choice, Product* p) {
-  const long long expert = p->experts.chosen[choice];
+__device__ __forceinline__ void TakeExpert(long long expert, Product* p) {
   p->weights += expert * p->experts.expert_bytes;
-  p->x += (p->experts.x_per_choice ? choice : choice / p->experts.k) * p->x_row_bytes;
-  p->out += static_cast<long long>(choice) * p->out_stride;
   if (p->bias != nullptr) p->bias += expert * p->n_out;
 }
 
@@ -89,7 +87,6 @@ __device__ __forceinline__ float SumOf(const A16Info& info, int group) {
   return static_cast<float>(group == 0 ? info.first_sum : info.second_sum) * info.scale;
 }
 
-inline constexpr int kFewRows = 8;
 inline constexpr int kFewWarps = 4;
 inline constexpr int kStepBlocks = kFewWarps * kChunkBlocks;
 
@@ -106,7 +103,10 @@ __host__ __device__ constexpr int TermsOfStep(int n_rows) {
 
 template <typename Format>
 __global__ void __launch_bounds__(kFewWarps * 32, 1) FewRowsKernel(Product p) {
-  if (p.experts.chosen != nullptr) TakeChoice(static_cast<int>(blockIdx.y), &p);
+  const FewRowsOfBlock rows = FindFewRows(p.experts, static_cast<int>(blockIdx.y), p.n_rows);
+  if (rows.n_rows == 0) return;
+  TakeExpert(rows.expert, &p);
+  p.n_rows = rows.n_rows;
   SharedCarver carver;
   const int per_step = TermsOfStep<Format>(p.n_rows);
   Term* const terms = carver.Take<Term>(2 * per_step);
@@ -118,7 +118,8 @@ __global__ void __launch_bounds__(kFewWarps * 32, 1) FewRowsKernel(Product p) {
   const uint8_t* const tile = p.weights + static_cast<long long>(blockIdx.x) * chunks * Format::kChunkBytes;
   const int per_group = p.n_rows * kTileOutputs;
   const bool has_row = g < p.n_rows;
-  const uint8_t* const row = p.x + (has_row ? g : 0) * p.x_row_bytes;
+  const uint8_t* const row =
+      p.x + __shfl_sync(kAllLanes, SourceRow(p.experts, rows.row), has_row ? g : 0) * p.x_row_bytes;
   const A16Info* const infos =
       reinterpret_cast<const A16Info*>(row + static_cast<long long>(p.blocks) * kA16ValueBytes);
 
@@ -180,11 +181,11 @@ __global__ void __launch_bounds__(kFewWarps * 32, 1) FewRowsKernel(Product p) {
     }
   }
   const int output = static_cast<int>(blockIdx.x) * kTileOutputs + thread % kTileOutputs;
-  if (thread < per_group && output < p.n_out) StoreOutput(p, thread / kTileOutputs, output, acc);
+  const int out_row = __shfl_sync(kAllLanes, rows.row, thread / kTileOutputs);
+  if (thread < per_group && output < p.n_out) StoreOutput(p, out_row, output, acc);
 }
 
 inline constexpr int kManyWarps = 8;
-inline constexpr int kManyRows = 64;
 inline constexpr int kRowTiles = kManyRows / 16;
 inline constexpr int kWarpTiles = 2;  // of 8 outputs
 inline constexpr int kManyOutputs = kManyWarps * kWarpTiles * kTileOutputs;
@@ -192,18 +193,21 @@ inline constexpr int kRowPitch = kChunkBlocks * kA16ValueBytes + 16;  // rows of
 inline constexpr int kInfoPitch = kChunkBlocks;
 inline constexpr int kStageBytes = kManyRows * kRowPitch;
 inline constexpr int kStageInfos = kManyRows * kInfoPitch;
-inline constexpr int kManyShared = 2 * (kStageBytes + kStageInfos * static_cast<int>(sizeof(A16Info)));
+inline constexpr int kManyShared =
+    2 * (kStageBytes + kStageInfos * static_cast<int>(sizeof(A16Info))) + kManyRows * static_cast<int>(sizeof(int));
 
-// Brings a chunk of columns of 64 rows; rows and blocks beyond the last are left as they are and their sums not used.
-__device__ __forceinline__ void FetchActivations(const Product& p, int row_begin, int chunk, uint8_t* values,
+// Brings a chunk of columns of 64 rows of x, -1 for those beyond the last; these and blocks beyond the last are left as
+// they are and their sums not used.
+__device__ __forceinline__ void FetchActivations(const Product& p, const int* sources, int chunk, uint8_t* values,
                                                  A16Info* infos) {
   const int thread = static_cast<int>(threadIdx.x);
   const int blocks = MinInt(kChunkBlocks, p.blocks - chunk * kChunkBlocks);
   const long long info_at = static_cast<long long>(p.blocks) * kA16ValueBytes;
   for (int i = thread; i < kManyRows * kChunkBlocks * 5; i += kManyWarps * 32) {
     const int r = i / (kChunkBlocks * 5), piece = i % (kChunkBlocks * 5), b = piece / 5;
-    if (row_begin + r >= p.n_rows || b >= blocks) continue;
-    const uint8_t* row = p.x + (row_begin + r) * p.x_row_bytes;
+    const int source = sources[r];
+    if (source < 0 || b >= blocks) continue;
+    const uint8_t* row = p.x + source * p.x_row_bytes;
     const int block = chunk * kChunkBlocks + b;
     if (piece % 5 < 4) {
       CopyAsync16(values + r * kRowPitch + b * kA16ValueBytes + piece % 5 * 16,
@@ -216,16 +220,19 @@ __device__ __forceinline__ void FetchActivations(const Product& p, int row_begin
 
 template <typename Format>
 __global__ void __launch_bounds__(kManyWarps * 32, 1) ManyRowsKernel(Product p) {
+  const ExpertTile rows = TileOfBlock(p.experts, static_cast<int>(blockIdx.y), p.n_rows);
+  if (rows.rows == 0) return;
+  TakeExpert(rows.expert, &p);
   SharedCarver carver;
   uint8_t* const stages = carver.Take<uint8_t>(2 * kStageBytes);
   A16Info* const stage_infos = carver.Take<A16Info>(2 * kStageInfos);
+  int* const sources = carver.Take<int>(kManyRows);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4, t = lane % 4;
   const int chunks = (p.blocks + kChunkBlocks - 1) / kChunkBlocks;
-  const int row_begin = static_cast<int>(blockIdx.y) * kManyRows;
   const int tiles = (p.n_out + kTileOutputs - 1) / kTileOutputs;
   const int tile_begin = (static_cast<int>(blockIdx.x) * kManyWarps + warp) * kWarpTiles;
-  const int row_tiles = MinInt(kRowTiles, (p.n_rows - row_begin + 15) / 16);
+  const int row_tiles = (rows.rows + 15) / 16;
 
   const auto load = [&](int chunk, typename Format::Share(&shares)[kWarpTiles]) {
     GPU_UNROLL
@@ -236,7 +243,11 @@ __global__ void __launch_bounds__(kManyWarps * 32, 1) ManyRowsKernel(Product p) 
   };
   typename Format::Share shares[kWarpTiles], next[kWarpTiles];
   load(0, shares);
-  FetchActivations(p, row_begin, 0, stages, stage_infos);
+  for (int r = static_cast<int>(threadIdx.x); r < kManyRows; r += kManyWarps * 32) {
+    sources[r] = r < rows.rows ? SourceRow(p.experts, RowAt(p.experts, rows.begin + r)) : -1;
+  }
+  __syncthreads();
+  FetchActivations(p, sources, 0, stages, stage_infos);
   CommitCopies();
 
   float acc[kRowTiles][kWarpTiles][4] = {};
@@ -244,7 +255,7 @@ __global__ void __launch_bounds__(kManyWarps * 32, 1) ManyRowsKernel(Product p) 
     const int stage = chunk % 2;
     if (chunk + 1 < chunks) {
       load(chunk + 1, next);
-      FetchActivations(p, row_begin, chunk + 1, stages + (1 - stage) * kStageBytes,
+      FetchActivations(p, sources, chunk + 1, stages + (1 - stage) * kStageBytes,
                        stage_infos + (1 - stage) * kStageInfos);
     }
     CommitCopies();
@@ -294,40 +305,42 @@ __global__ void __launch_bounds__(kManyWarps * 32, 1) ManyRowsKernel(Product p) 
     __syncthreads();  // before the next round fills this stage again
   }
   GPU_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) {
+  for (int m = 0; m < 2 * kRowTiles; ++m) {
+    const int r = m * 8 + g;
+    if (r >= rows.rows) continue;
+    const int row = RowAt(p.experts, rows.begin + r);
     GPU_UNROLL
     for (int n = 0; n < kWarpTiles; ++n) {
       GPU_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const int row = row_begin + m * 16 + g + i / 2 * 8;
-        const int output = (tile_begin + n) * kTileOutputs + 2 * t + i % 2;
-        if (row < p.n_rows && output < p.n_out) StoreOutput(p, row, output, acc[m][n][i]);
+      for (int i = 0; i < 2; ++i) {
+        const int output = (tile_begin + n) * kTileOutputs + 2 * t + i;
+        if (output < p.n_out) StoreOutput(p, row, output, acc[m / 2][n][m % 2 * 2 + i]);
       }
     }
   }
 }
 
 template <typename Format>
-void LaunchFewRows(const Product& p, unsigned choices, Queue* queue) {
+void LaunchFewRows(const Product& p, Queue* queue) {
   const unsigned tiles = static_cast<unsigned>(p.n_out + kTileOutputs - 1) / kTileOutputs;
   const size_t terms = 2 * static_cast<size_t>(TermsOfStep<Format>(p.n_rows)) * sizeof(Term);
-  Launch("MatMul, few rows", FewRowsKernel<Format>, {tiles, choices}, kFewWarps * 32,
+  Launch("MatMul, few rows", FewRowsKernel<Format>, {tiles, BlocksOfRows(p.experts, p.n_rows)}, kFewWarps * 32,
          Format::kHasMinimum ? 2 * terms : terms, queue, p);
 }
 
 template <typename Format>
-void LaunchIntegerProduct(Product p, int choices, Queue* queue) {
+void LaunchIntegerProduct(Product p, Queue* queue) {
   p.experts.expert_bytes = static_cast<long long>((p.n_out + kTileOutputs - 1) / kTileOutputs) *
                            ((p.blocks + kChunkBlocks - 1) / kChunkBlocks) * Format::kChunkBytes;
-  if (p.n_rows <= kFewRows) return LaunchFewRows<Format>(p, static_cast<unsigned>(choices), queue);
-  const unsigned row_blocks = static_cast<unsigned>(p.n_rows + kManyRows - 1) / kManyRows;
+  if (p.n_rows <= kFewRows) return LaunchFewRows<Format>(p, queue);
   const unsigned columns = static_cast<unsigned>(p.n_out + kManyOutputs - 1) / kManyOutputs;
-  Launch("MatMul, many rows", ManyRowsKernel<Format>, {columns, row_blocks}, kManyWarps * 32, kManyShared, queue, p);
+  Launch("MatMul, many rows", ManyRowsKernel<Format>, {columns, BlocksOfRows(p.experts, p.n_rows)}, kManyWarps * 32,
+         kManyShared, queue, p);
 }
 
 // The types of super-blocks (matmul_super.cu) and of tables (matmul_table.cu).
-void LaunchSuperProduct(WeightType type, const Product& p, int choices, Queue* queue);
-void LaunchTableProduct(WeightType type, const Product& p, int choices, Queue* queue);
+void LaunchSuperProduct(WeightType type, const Product& p, Queue* queue);
+void LaunchTableProduct(WeightType type, const Product& p, Queue* queue);
 
 }  // namespace layover::gpu
 

@@ -4,18 +4,18 @@
 
 namespace layover::gpu {
 
-void LaunchTableProduct(WeightType type, const Product& p, int choices, Queue* queue) {
+void LaunchTableProduct(WeightType type, const Product& p, Queue* queue) {
   switch (type) {
     case WeightType::kIQ4_NL:
-      return LaunchIntegerProduct<IQ4_NLFormat>(p, choices, queue);
+      return LaunchIntegerProduct<IQ4_NLFormat>(p, queue);
     case WeightType::kMXFP4:
-      return LaunchIntegerProduct<MXFP4Format>(p, choices, queue);
+      return LaunchIntegerProduct<MXFP4Format>(p, queue);
     case WeightType::kIQ4_XS:
     case WeightType::kIQ3_S:
     case WeightType::kIQ3_XXS:
-      return LaunchIntegerProduct<Table4Format>(p, choices, queue);
+      return LaunchIntegerProduct<Table4Format>(p, queue);
     default:
-      return LaunchIntegerProduct<Table3Format>(p, choices, queue);
+      return LaunchIntegerProduct<Table3Format>(p, queue);
   }
 }
 

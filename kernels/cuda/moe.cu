@@ -1,4 +1,4 @@
-// MoeRoute and MoeCombine. The experts' products are MatMul's kernels with an expert a choice (matmul_integer.h).
+// MoeRoute and MoeCombine. The experts' products are MatMul's kernels with rows of one expert (product_rows.h).
 #include "common/limits.h"
 #include "kernels/cuda/device_math.h"
 #include "kernels/cuda/gpu.h"
@@ -9,12 +9,6 @@ namespace {
 
 constexpr int kPerLane = (limits::kMaxExperts + 31) / 32;
 static_assert(kPerLane <= 32, "a lane marks its experts in one word");
-
-__device__ __forceinline__ int CountBits(uint32_t bits) {
-  int n = 0;
-  for (; bits != 0; bits &= bits - 1) ++n;
-  return n;
-}
 
 // A warp is a row. Lane l has the experts l, l + 32, ...; k rounds of the largest that is left.
 __global__ void __launch_bounds__(32) MoeRouteKernel(MoeRouteArgs args) {
@@ -56,8 +50,8 @@ __global__ void __launch_bounds__(32) MoeRouteKernel(MoeRouteArgs args) {
   int before = 0;
   for (int j = 0; 32 * j < args.experts; ++j) {
     const uint32_t there = __ballot_sync(kAllLanes, (mine >> j & 1) != 0);
-    if (mine >> j & 1) chosen[before + CountBits(there & ((1u << lane) - 1))] = lane + 32 * j;
-    before += CountBits(there);
+    if (mine >> j & 1) chosen[before + __popc(there & ((1u << lane) - 1))] = lane + 32 * j;
+    before += __popc(there);
   }
   __syncwarp();                         // the chosen ones are written
   float sum = all == all ? 0.0f : all;  // a NaN that was not chosen counts as well

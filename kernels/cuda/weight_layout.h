@@ -88,14 +88,6 @@ struct CardWeight {
   CodeTable table;
 };
 
-// Products of experts: blockIdx.y is a choice, of row choice / k, and its expert is chosen[choice].
-struct ExpertChoices {
-  const int32_t* chosen = nullptr;  // null: one weight for all rows
-  long long expert_bytes = 0;
-  int k = 1;
-  bool x_per_choice = false;
-};
-
 }  // namespace layover::gpu
 
 #endif  // LAYOVER_KERNELS_CUDA_WEIGHT_LAYOUT_H_

@@ -404,6 +404,7 @@ void Engine::Land(int pending) {
 
 std::mutex launch_mutex;
 std::set<std::string> kernels_run;  // under launch_mutex
+uint64_t loads_run = 0;             // under launch_mutex: kernels run under it
 std::mutex settings_mutex;
 Settings current_settings;
 
@@ -428,6 +429,7 @@ Ran TakeRan() {
   std::lock_guard lock(launch_mutex);
   Ran ran;
   ran.kernels.swap(kernels_run);
+  ran.loads_of_16_bytes = std::exchange(loads_run, 0);
   TheEngine().AddBarriersTo(&ran.barriers);
   return ran;
 }
@@ -459,6 +461,9 @@ void CommitCopies() {
 }
 void WaitCopies(int pending, Site site) {
   if (!TheEngine().Passes(site)) TheEngine().Land(pending);
+}
+void CountLoad16() {
+  ++loads_run;
 }
 void OrderAtomic(const void* word) {
   ORDER_AFTER(word);

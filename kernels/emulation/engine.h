@@ -73,6 +73,9 @@ void CommitCopies();
 // Waits until at most `pending` of the thread's committed groups are outstanding.
 void WaitCopies(int pending, Site site);
 
+// A load of 16 bytes by the kernel's own helper.
+void CountLoad16();
+
 // Orders an atomic access against others of the same word.
 void OrderAtomic(const void* word);
 

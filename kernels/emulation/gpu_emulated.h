@@ -171,6 +171,13 @@ inline float __uint_as_float(uint32_t bits) {
 inline int __float2int_rn(float x) {
   return static_cast<int>(std::lrintf(x));
 }
+inline int __popc(uint32_t bits) {
+  return std::popcount(bits);
+}
+// One more than the place of the lowest set bit; 0 if there is none.
+inline int __ffs(int bits) {
+  return __builtin_ffs(bits);
+}
 using std::fma;
 using std::sqrt;
 
@@ -205,6 +212,7 @@ template <typename T>
 T Load16(const void* p, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   static_assert(sizeof(T) == 16);
   if (reinterpret_cast<uintptr_t>(p) % 16 != 0) emulation::Misuse({file, line}, "a load of 16 bytes not aligned to 16");
+  emulation::CountLoad16();
   return *static_cast<const T*>(p);
 }
 

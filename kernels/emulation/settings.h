@@ -33,10 +33,12 @@ struct Settings {
 Settings CurrentSettings();
 void SetSettings(const Settings& settings);
 
-// Kernels by their names, barriers and waits for copies as left_out has them.
+// Kernels by their names, barriers and waits for copies as left_out has them, and loads by Load16, which is how kernels
+// read weights.
 struct Ran {
   std::set<std::string> kernels;
   std::set<std::string> barriers;
+  uint64_t loads_of_16_bytes = 0;
 };
 // What ran since the last call.
 Ran TakeRan();

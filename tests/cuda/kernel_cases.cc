@@ -139,10 +139,9 @@ std::vector<float> Combine(Device* device, uint32_t seed, WeightType) {
   return memory.Get(out, n);
 }
 
-std::vector<float> ExpertProducts(Device* device, uint32_t seed, WeightType type) {
-  Draw draw(seed);
-  const int experts = draw.Between(1, 5), n_out = draw.Between(1, 40), cols = ColsOf(type, draw.Between(1, 300));
-  const int rows = draw.Between(1, 7), k = draw.Between(1, 3);
+std::vector<float> MultiplyByExperts(Device* device, Draw* drawn, WeightType type, int rows, int n_out) {
+  Draw& draw = *drawn;
+  const int experts = draw.Between(1, 5), k = draw.Between(1, 3), cols = ColsOf(type, draw.Between(1, 300));
   const bool per_choice = draw.Coin();
   const int x_rows = per_choice ? rows * k : rows;
   const RawWeight slab = RandomWeight(type, n_out, cols, draw.Seed(), experts);
@@ -158,6 +157,18 @@ std::vector<float> ExpertProducts(Device* device, uint32_t seed, WeightType type
   return memory.Get(out, n);
 }
 
+std::vector<float> ExpertProducts(Device* device, uint32_t seed, WeightType type) {
+  Draw draw(seed);
+  const int rows = draw.Between(1, 8), n_out = draw.Between(1, 40);
+  return MultiplyByExperts(device, &draw, type, rows, n_out);
+}
+
+std::vector<float> GroupedProducts(Device* device, uint32_t seed, WeightType type) {
+  Draw draw(seed);
+  const int rows = draw.Between(9, 90), n_out = draw.Between(1, 140);
+  return MultiplyByExperts(device, &draw, type, rows, n_out);
+}
+
 std::vector<KernelCase> AllCases() {
   std::vector<KernelCase> cases = {
       {"RmsNorm", RmsNorm},       {"Rope", RopeOfAngles}, {"Gated", Gated},
@@ -170,6 +181,7 @@ std::vector<KernelCase> AllCases() {
     cases.push_back({"FewRows" + suffix, FewRows, type});
     cases.push_back({"ManyRows" + suffix, ManyRows, type});
     cases.push_back({"ExpertProducts" + suffix, ExpertProducts, type});
+    cases.push_back({"GroupedProducts" + suffix, GroupedProducts, type});
   }
   return cases;
 }

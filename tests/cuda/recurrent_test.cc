@@ -3,7 +3,6 @@
 
 #include "tests/cuda/gpu_fixture.h"
 #include "tests/kernels/kv_fixture.h"
-#include "tests/kernels/reference_matmul.h"
 #include "tests/kernels/reference_recurrent.h"
 
 namespace layover::gpu_test {
@@ -148,34 +147,6 @@ TEST(GpuMoeCombine, BitsOfTheCpu) {
     return memory.Get(out, residual.size());
   });
 }
-
-class GpuMoeMatMul : public testing::TestWithParam<WeightType> {};
-
-TEST_P(GpuMoeMatMul, BitsOfTheCpu) {
-  const int experts = 5, n_out = 20, cols = BlockElements(GetParam()) == 256 ? 256 : 96, n_rows = 7, k = 2;
-  const RawWeight slab = RandomWeight(GetParam(), n_out, cols, 9, experts);
-  const std::vector<int32_t> chosen = {0, 1, 1, 4, 0, 2, 1, 3, 1, 4, 2, 3, 0, 4};
-  const std::vector<float> bias = NormalValues(experts * n_out, 4);
-  for (const bool per_choice : {false, true}) {
-    const int x_rows = per_choice ? n_rows * k : n_rows;
-    const std::vector<float> x = NormalValues(static_cast<size_t>(x_rows) * cols, 5);
-    SameOnBoth<float>([&](Device* device) {
-      Memory memory(device);
-      auto weight = device->PackWeight(slab.Source());
-      EXPECT_TRUE(weight.ok()) << weight.status().message();
-      const ActivationFormat format = (*weight)->activation;
-      void* prepared = memory.Zeroed<uint8_t>(device->ActivationBytes(format, x_rows, cols));
-      memory.stream()->PrepareActivation({memory.Put(x), x_rows, cols, cols, format, prepared});
-      float* out = memory.Zeroed<float>(n_rows * k * n_out);
-      memory.stream()->MoeMatMul({weight->get(), prepared, memory.Put(chosen), out, n_rows, k, per_choice,
-                                  per_choice ? memory.Put(bias) : nullptr});
-      return memory.Get(out, n_rows * k * n_out);
-    });
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Types, GpuMoeMatMul, testing::ValuesIn(kMatMulTypes),
-                         [](const auto& test) { return std::string(WeightTypeName(test.param)); });
 
 }  // namespace
 }  // namespace layover::gpu_test
