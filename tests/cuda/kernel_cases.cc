@@ -165,7 +165,7 @@ std::vector<float> ExpertProducts(Device* device, uint32_t seed, WeightType type
 
 std::vector<float> GroupedProducts(Device* device, uint32_t seed, WeightType type) {
   Draw draw(seed);
-  const int rows = draw.Between(9, 90), n_out = draw.Between(1, 140);
+  const int rows = draw.Between(9, 50), n_out = draw.Between(1, 140);
   return MultiplyByExperts(device, &draw, type, rows, n_out);
 }
 
