@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(32)
     tiles[tile] = {expert, before + taken, MaxInt(0, MinInt(kManyRows, own - taken))};
   }
   int at = before;
-  for (int base = 0; at < before + own; base += kAtOnce * 32) {
+  for (int base = 0; base < n_choices && at < before + own; base += kAtOnce * 32) {
     int32_t experts[kAtOnce];
     GPU_UNROLL
     for (int j = 0; j < kAtOnce; ++j) {
