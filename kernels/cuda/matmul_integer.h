@@ -36,14 +36,13 @@ struct Product {
   ExpertChoices experts;
 };
 
-__device__ __forceinline__ void TakeExpert(long long expert, Product* p) {
-  p->weights += expert * p->experts.expert_bytes;
-  if (p->bias != nullptr) p->bias += expert * p->n_out;
+__device__ __forceinline__ const uint8_t* WeightsOf(const Product& p, long long expert) {
+  return p.weights + expert * p.experts.expert_bytes;
 }
 
-__device__ __forceinline__ void StoreOutput(const Product& p, int row, int output, float sum) {
+__device__ __forceinline__ void StoreOutput(const Product& p, long long expert, int row, int output, float sum) {
   const long long at = static_cast<long long>(row) * p.out_stride + output;
-  if (p.bias != nullptr) sum = sum + p.bias[output];
+  if (p.bias != nullptr) sum = sum + p.bias[expert * p.n_out + output];
   if (p.residual != nullptr) sum = sum + p.residual[at];
   p.out[at] = sum;
 }
@@ -105,19 +104,18 @@ template <typename Format>
 __global__ void __launch_bounds__(kFewWarps * 32, 1) FewRowsKernel(Product p) {
   const FewRowsOfBlock rows = FindFewRows(p.experts, static_cast<int>(blockIdx.y), p.n_rows);
   if (rows.n_rows == 0) return;
-  TakeExpert(rows.expert, &p);
-  p.n_rows = rows.n_rows;
   SharedCarver carver;
-  const int per_step = TermsOfStep<Format>(p.n_rows);
+  const int per_step = TermsOfStep<Format>(rows.n_rows);
   Term* const terms = carver.Take<Term>(2 * per_step);
   Term* const minima = Format::kHasMinimum ? carver.Take<Term>(2 * per_step) : nullptr;
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32, warp = thread / 32, g = lane / 4, t = lane % 4;
   const int chunks = (p.blocks + kChunkBlocks - 1) / kChunkBlocks;
   const int steps = (chunks + kFewWarps - 1) / kFewWarps;
-  const uint8_t* const tile = p.weights + static_cast<long long>(blockIdx.x) * chunks * Format::kChunkBytes;
-  const int per_group = p.n_rows * kTileOutputs;
-  const bool has_row = g < p.n_rows;
+  const uint8_t* const tile =
+      WeightsOf(p, rows.expert) + static_cast<long long>(blockIdx.x) * chunks * Format::kChunkBytes;
+  const int per_group = rows.n_rows * kTileOutputs;
+  const bool has_row = g < rows.n_rows;
   const uint8_t* const row =
       p.x + __shfl_sync(kAllLanes, SourceRow(p.experts, rows.row), has_row ? g : 0) * p.x_row_bytes;
   const A16Info* const infos =
@@ -182,7 +180,7 @@ __global__ void __launch_bounds__(kFewWarps * 32, 1) FewRowsKernel(Product p) {
   }
   const int output = static_cast<int>(blockIdx.x) * kTileOutputs + thread % kTileOutputs;
   const int out_row = __shfl_sync(kAllLanes, rows.row, thread / kTileOutputs);
-  if (thread < per_group && output < p.n_out) StoreOutput(p, out_row, output, acc);
+  if (thread < per_group && output < p.n_out) StoreOutput(p, rows.expert, out_row, output, acc);
 }
 
 inline constexpr int kManyWarps = 8;
@@ -222,7 +220,7 @@ template <typename Format>
 __global__ void __launch_bounds__(kManyWarps * 32, 1) ManyRowsKernel(Product p) {
   const ExpertTile rows = TileOfBlock(p.experts, static_cast<int>(blockIdx.y), p.n_rows);
   if (rows.rows == 0) return;
-  TakeExpert(rows.expert, &p);
+  const uint8_t* const weights = WeightsOf(p, rows.expert);
   SharedCarver carver;
   uint8_t* const stages = carver.Take<uint8_t>(2 * kStageBytes);
   A16Info* const stage_infos = carver.Take<A16Info>(2 * kStageInfos);
@@ -238,7 +236,7 @@ __global__ void __launch_bounds__(kManyWarps * 32, 1) ManyRowsKernel(Product p) 
     GPU_UNROLL
     for (int n = 0; n < kWarpTiles; ++n) {
       const long long tile = MinInt(tile_begin + n, tiles - 1);
-      Format::Load(p.weights + (tile * chunks + chunk) * Format::kChunkBytes, lane, &shares[n]);
+      Format::Load(weights + (tile * chunks + chunk) * Format::kChunkBytes, lane, &shares[n]);
     }
   };
   typename Format::Share shares[kWarpTiles], next[kWarpTiles];
@@ -304,17 +302,19 @@ __global__ void __launch_bounds__(kManyWarps * 32, 1) ManyRowsKernel(Product p) 
     for (int n = 0; n < kWarpTiles; ++n) shares[n] = next[n];
     __syncthreads();  // before the next round fills this stage again
   }
+  // Asked again: kept until here, it would take registers from the sums.
+  const ExpertTile done = TileOfBlock(p.experts, static_cast<int>(blockIdx.y), p.n_rows);
   GPU_UNROLL
   for (int m = 0; m < 2 * kRowTiles; ++m) {
     const int r = m * 8 + g;
-    if (r >= rows.rows) continue;
-    const int row = RowAt(p.experts, rows.begin + r);
+    if (r >= done.rows) continue;
+    const int row = RowAt(p.experts, done.begin + r);
     GPU_UNROLL
     for (int n = 0; n < kWarpTiles; ++n) {
       GPU_UNROLL
       for (int i = 0; i < 2; ++i) {
         const int output = (tile_begin + n) * kTileOutputs + 2 * t + i;
-        if (output < p.n_out) StoreOutput(p, row, output, acc[m / 2][n][m % 2 * 2 + i]);
+        if (output < p.n_out) StoreOutput(p, done.expert, row, output, acc[m / 2][n][m % 2 * 2 + i]);
       }
     }
   }

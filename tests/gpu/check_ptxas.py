@@ -14,6 +14,7 @@ import sys
 REGISTERS = [
     (r"ManyRowsKernel", 255),
     (r"FewRowsKernel", 96),
+    (r"FewFloatRowsKernel", 80),  # blocks of one warp: 24 of them, the most on sm_86, 89 and 120, may have 85 each
     (r"AttentionKernelILi\dELi1E", 168),
     (r"AttentionKernelILi\dELi[248]E", 255),
     (r"DeltaNetKernelILi32E", 224),  # heads of 512
