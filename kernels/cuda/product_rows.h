@@ -14,8 +14,8 @@
 
 namespace layover::gpu {
 
-inline constexpr int kFewRows = 8;    // the columns of a tensor core's product
-inline constexpr int kManyRows = 64;  // of a block, of integer weights and of floats
+inline constexpr int kFewRows = 8;    // of a block of the kernels for few rows, which MatMul takes up to here
+inline constexpr int kManyRows = 64;  // of a block of those for more
 
 // Rows [begin, begin + rows) of the choices in their groups' order; one expert's. None where rows is 0.
 struct ExpertTile {
