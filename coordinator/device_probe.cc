@@ -9,8 +9,12 @@
 #include <csignal>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/child_process.h"
 #include "common/status.h"
 
@@ -19,7 +23,9 @@ extern char** environ;
 namespace layover {
 namespace {
 
-// All that the process writes; the first line is what is kept of it.
+constexpr std::string_view kMemoryWord = "memory ";  // before the bytes, in a line of its own
+
+// All that the process writes, as far as it is looked at.
 std::string ReadAll(int fd) {
   std::string text;
   std::array<char, 4096> part;
@@ -29,7 +35,7 @@ std::string ReadAll(int fd) {
     if (n <= 0) break;
     if (text.size() < part.size()) text.append(part.data(), static_cast<size_t>(n));
   }
-  return text.substr(0, text.find('\n'));
+  return text;
 }
 
 // Exit status of `layover-stage --probe-device NAME [--probe-nccl]`, and what it says.
@@ -59,15 +65,27 @@ absl::StatusOr<int> AskStageProgram(const std::string& device, bool nccl, std::s
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+// Libraries may have written lines of their own.
+absl::StatusOr<uint64_t> MemoryIn(const std::string& answer, const std::string& device) {
+  uint64_t bytes = 0;
+  for (const absl::string_view line : absl::StrSplit(answer, '\n')) {
+    absl::string_view number = line;
+    if (absl::ConsumePrefix(&number, ToAbsl(kMemoryWord)) && absl::SimpleAtoi(number, &bytes)) return bytes;
+  }
+  return Internal("the stage program does not say how much memory {} has", device);
+}
+
 }  // namespace
 
-absl::Status ProbeDevices(const Topology& topology) {
+absl::StatusOr<std::map<std::string, uint64_t>> ProbeDevices(const Topology& topology) {
+  std::map<std::string, uint64_t> memory;
   std::set<std::pair<std::string, bool>> asked = {{"cpu", false}};
   const auto ask = [&](const std::string& device, bool nccl, int line) -> absl::Status {
     if (!asked.insert({device, nccl}).second) return absl::OkStatus();
     std::string answer;
     ASSIGN_OR_RETURN(const int status, AskStageProgram(device, nccl, &answer));
-    if (status != 0) return Unavailable("{}:{}: {}", topology.file, line, answer);
+    if (status != 0) return Unavailable("{}:{}: {}", topology.file, line, answer.substr(0, answer.find('\n')));
+    ASSIGN_OR_RETURN(memory[device], MemoryIn(answer, device));
     return absl::OkStatus();
   };
   for (size_t i = 0; i < topology.stages.size(); ++i) {
@@ -78,7 +96,7 @@ absl::Status ProbeDevices(const Topology& topology) {
     RETURN_IF_ERROR(ask(topology.stages[i - 1].device, true, stage.line));
     RETURN_IF_ERROR(ask(stage.device, true, stage.line));
   }
-  return absl::OkStatus();
+  return memory;
 }
 
 }  // namespace layover

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/host_memory.h"
 #include "common/status.h"
 #include "coordinator/device_probe.h"
 
@@ -16,7 +17,8 @@ absl::StatusOr<std::unique_ptr<Setup>> LoadSetup(const std::string& topology_pat
   ASSIGN_OR_RETURN(setup->file, GgufFile::Open(setup->topology.model));
   ASSIGN_OR_RETURN(setup->shape, ReadModelShape(*setup->file));
   ASSIGN_OR_RETURN(setup->plan, MakePlan(setup->topology, *setup->file, setup->shape));
-  RETURN_IF_ERROR(ProbeDevices(setup->topology));
+  ASSIGN_OR_RETURN(setup->memory.devices, ProbeDevices(setup->topology));
+  setup->memory.host_bytes = static_cast<uint64_t>(HostMemoryBytes());
   return setup;
 }
 

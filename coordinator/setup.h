@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/gguf/model_shape.h"
 #include "common/gguf/reader.h"
+#include "common/plan/report.h"
 #include "common/plan/stage_plan.h"
 #include "common/topology.h"
 #include "coordinator/page_ledger.h"
@@ -20,6 +21,7 @@ struct Setup {
   std::unique_ptr<GgufFile> file;
   ModelShape shape;
   Plan plan;
+  MachineMemory memory;
 };
 
 // InvalidArgument: the topology is wrong (FILE:LINE: what). Any other error is not the topology's: a model file that is

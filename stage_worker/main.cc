@@ -20,7 +20,10 @@ int ProbeDevice(const std::string& name, bool nccl) {
   const auto device = layover::OpenDevice(name, {});
   absl::Status status = device.status();
   if (status.ok() && nccl) status = (*device)->NewPeerId().status();
-  if (status.ok()) return 0;
+  if (status.ok()) {
+    std::printf("memory %lld\n", static_cast<long long>((*device)->MemoryBytes()));
+    return 0;
+  }
   std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   return 1;
 }
@@ -53,7 +56,7 @@ int main(int argc, char** argv) {
   int parent = 0;
   app.add_option("--parent", parent, "process id of the coordinator: the worker dies with it");
   std::string probed;
-  app.add_option("--probe-device", probed, "only say whether this device can be opened: exit 0, or 1 and why not")
+  app.add_option("--probe-device", probed, "only say whether this device can be opened: exit 0 and its memory, or 1 and why not")
       ->excludes(control);
   bool probes_nccl = false;
   app.add_flag("--probe-nccl", probes_nccl, "with --probe-device: also whether NCCL is there for it");

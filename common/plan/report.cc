@@ -55,6 +55,16 @@ std::string LayersText(const ModelShape& shape) {
   return text;
 }
 
+constexpr std::string_view kTakesLess = "fewer sessions, a shorter context and a smaller chunk take less";
+
+// What the stages of the coordinator's machine take on one of its devices.
+uint64_t PlannedOn(const Plan& plan, std::string_view device) {
+  uint64_t bytes = 0;
+  for (const StagePlan& stage : plan.stages)
+    bytes += stage.host.empty() && stage.device == device ? stage.total_bytes : 0;
+  return bytes;
+}
+
 }  // namespace
 
 std::string InspectText(const GgufFile& file, const ModelShape& shape) {
@@ -106,17 +116,26 @@ std::string InspectJson(const GgufFile& file, const ModelShape& shape) {
   return json.dump();
 }
 
-std::vector<std::string> PlanWarnings(const Plan& plan, uint64_t host_memory_bytes) {
-  if (plan.host_bytes <= host_memory_bytes) return {};
-  uint64_t hops = 0;
-  for (const StagePlan& stage : plan.stages) hops += stage.hop_host_bytes;
-  return {fmt::format(
-      "this machine has {} of memory; CPU stages and hops take {} when all sessions are full, {} of it hops "
-      "(fewer sessions, a shorter context and a smaller chunk take less)",
-      Size(host_memory_bytes), Size(plan.host_bytes), Size(hops))};
+std::vector<std::string> PlanWarnings(const Plan& plan, const MachineMemory& memory) {
+  std::vector<std::string> warnings;
+  if (plan.host_bytes > memory.host_bytes) {
+    uint64_t hops = 0;
+    for (const StagePlan& stage : plan.stages) hops += stage.hop_host_bytes;
+    warnings.push_back(
+        fmt::format("this machine has {} of memory; CPU stages and hops take {} when all sessions are full, {} of it "
+                    "hops ({})",
+                    Size(memory.host_bytes), Size(plan.host_bytes), Size(hops), kTakesLess));
+  }
+  for (const auto& [device, bytes] : memory.devices) {
+    const uint64_t planned = PlannedOn(plan, device);
+    if (planned <= bytes) continue;
+    warnings.push_back(
+        fmt::format("{} has {} of memory; its stages take {} ({})", device, Size(bytes), Size(planned), kTakesLess));
+  }
+  return warnings;
 }
 
-std::string PlanText(const Plan& plan, uint64_t host_memory_bytes) {
+std::string PlanText(const Plan& plan, const MachineMemory& memory) {
   std::string text =
       fmt::format("context {} tokens, {} sessions, K/V {}\n\n", plan.context, plan.sessions, plan.kv_type);
   text += fmt::format("{:<6}{:<10}{:<10}{:<6}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "stage", "device", "layers", "link",
@@ -141,12 +160,15 @@ std::string PlanText(const Plan& plan, uint64_t host_memory_bytes) {
     text += "\n";
   }
   text +=
-      fmt::format("this machine: {} of {} for CPU stages and hops\n", Size(plan.host_bytes), Size(host_memory_bytes));
-  for (const std::string& warning : PlanWarnings(plan, host_memory_bytes)) text += "warning: " + warning + "\n";
+      fmt::format("this machine: {} of {} for CPU stages and hops\n", Size(plan.host_bytes), Size(memory.host_bytes));
+  for (const auto& [device, bytes] : memory.devices) {
+    text += fmt::format("{}: {} of {}\n", device, Size(PlannedOn(plan, device)), Size(bytes));
+  }
+  for (const std::string& warning : PlanWarnings(plan, memory)) text += "warning: " + warning + "\n";
   return text;
 }
 
-std::string PlanJson(const Plan& plan, uint64_t host_memory_bytes) {
+std::string PlanJson(const Plan& plan, const MachineMemory& memory) {
   ordered_json json;
   json["context"] = plan.context;
   json["sessions"] = plan.sessions;
@@ -171,8 +193,13 @@ std::string PlanJson(const Plan& plan, uint64_t host_memory_bytes) {
     json["stages"].push_back(std::move(entry));
   }
   json["host_bytes"] = plan.host_bytes;
-  json["host_memory_bytes"] = host_memory_bytes;
-  json["warnings"] = PlanWarnings(plan, host_memory_bytes);
+  json["host_memory_bytes"] = memory.host_bytes;
+  json["devices"] = ordered_json::array();
+  for (const auto& [device, bytes] : memory.devices) {
+    json["devices"].push_back(
+        {{"device", device}, {"planned_bytes", PlannedOn(plan, device)}, {"memory_bytes", bytes}});
+  }
+  json["warnings"] = PlanWarnings(plan, memory);
   return json.dump();
 }
 

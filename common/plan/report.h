@@ -3,6 +3,7 @@
 #define LAYOVER_COMMON_PLAN_REPORT_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,15 @@ namespace layover {
 std::string InspectText(const GgufFile& file, const ModelShape& shape);
 std::string InspectJson(const GgufFile& file, const ModelShape& shape);
 
-// What is wrong with a plan that could be started all the same; empty if nothing is. `host_memory_bytes`: all that the
-// coordinator's machine has (common/host_memory.h).
-std::vector<std::string> PlanWarnings(const Plan& plan, uint64_t host_memory_bytes);
-std::string PlanText(const Plan& plan, uint64_t host_memory_bytes);
-std::string PlanJson(const Plan& plan, uint64_t host_memory_bytes);
+// All that the coordinator's machine has.
+struct MachineMemory {
+  uint64_t host_bytes = 0;                  // common/host_memory.h
+  std::map<std::string, uint64_t> devices;  // of each that a stage there is on, but the CPU: "cuda:0"
+};
+// What is wrong with a plan that could be started all the same; empty if nothing is.
+std::vector<std::string> PlanWarnings(const Plan& plan, const MachineMemory& memory);
+std::string PlanText(const Plan& plan, const MachineMemory& memory);
+std::string PlanJson(const Plan& plan, const MachineMemory& memory);
 
 }  // namespace layover
 

@@ -1,7 +1,6 @@
 // plan and inspect: from the files' headers, before anything is loaded.
 #include "common/gguf/model_shape.h"
 #include "common/gguf/reader.h"
-#include "common/host_memory.h"
 #include "common/plan/report.h"
 #include "common/status.h"
 #include "coordinator/cli/exit_code.h"
@@ -18,7 +17,7 @@ int RunPlan(const std::string& topology, bool json) {
     return ExitCodeOfSetup(setup.status());
   }
   const Plan& plan = (*setup)->plan;
-  const auto memory = static_cast<uint64_t>(HostMemoryBytes());
+  const MachineMemory& memory = (*setup)->memory;
   fmt::print("{}\n", json ? PlanJson(plan, memory) : PlanText(plan, memory));
   return kDone;
 }

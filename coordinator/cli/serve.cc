@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <thread>
 
-#include "common/host_memory.h"
 #include "common/log.h"
 #include "common/plan/report.h"
 #include "common/status.h"
@@ -76,9 +75,7 @@ int RunServe(const ServeOptions& options) {
 
   const auto setup = LoadSetup(options.topology);
   if (!setup.ok()) return Fail(setup.status(), ExitCodeOfSetup(setup.status()));
-  for (const std::string& warning : PlanWarnings((*setup)->plan, static_cast<uint64_t>(HostMemoryBytes()))) {
-    LogWarning("{}", warning);
-  }
+  for (const std::string& warning : PlanWarnings((*setup)->plan, (*setup)->memory)) LogWarning("{}", warning);
   const Topology& topology = (*setup)->topology;
   const auto identity = ReadIdentityButWeights(*(*setup)->file, (*setup)->shape, topology.kv_type);
   if (!identity.ok()) return Fail(identity.status(), 1);

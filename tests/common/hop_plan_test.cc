@@ -94,13 +94,14 @@ TEST(HopPlan, ReportsShowHopsAndWarnsWhereTheMachineIsTooSmall) {
   const auto plan = MakePlan(Devices("  - {device: cpu}\n  - {device: 'cuda:0'}\n  - {device: 'cuda:1', link: nccl}\n"),
                              *model.file, model.shape);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const std::string text = PlanText(*plan, limits::kGiB);
+  const MachineMemory machine{limits::kGiB, {{"cuda:0", limits::kGiB}, {"cuda:1", limits::kGiB}}};
+  const std::string text = PlanText(*plan, machine);
   EXPECT_THAT(text, HasSubstr("hop 0-1 over shm: 148.0 KiB of host memory, page-locked\n"));
   EXPECT_THAT(text,
               HasSubstr("hop 1-2 over nccl: 20.0 KiB of host memory, page-locked, 65.5 KiB of stage 1's scratch\n"));
   EXPECT_THAT(text, HasSubstr(" of 1.00 GiB for CPU stages and hops\n"));
   EXPECT_EQ(text.find("warning"), std::string::npos);
-  const auto json = nlohmann::json::parse(PlanJson(*plan, limits::kGiB));
+  const auto json = nlohmann::json::parse(PlanJson(*plan, machine));
   EXPECT_EQ(json["stages"][0]["hop_host_bytes"], 0);
   EXPECT_EQ(json["stages"][1]["hop_host_bytes"], 37 * 4096);
   EXPECT_EQ(json["stages"][1]["hop_pinned"], true);
@@ -109,12 +110,30 @@ TEST(HopPlan, ReportsShowHopsAndWarnsWhereTheMachineIsTooSmall) {
   EXPECT_EQ(json["host_memory_bytes"], limits::kGiB);
   EXPECT_EQ(json["warnings"], nlohmann::json::array());
 
-  EXPECT_TRUE(PlanWarnings(*plan, plan->host_bytes).empty());
-  const auto warnings = PlanWarnings(*plan, plan->host_bytes - 1);
+  EXPECT_TRUE(PlanWarnings(*plan, {plan->host_bytes, {}}).empty());
+  const auto warnings = PlanWarnings(*plan, {plan->host_bytes - 1, {}});
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_THAT(warnings[0], HasSubstr("168.0 KiB of it hops"));
-  EXPECT_THAT(PlanText(*plan, 1000), HasSubstr("warning: this machine has 1.0 KiB of memory; "));
-  EXPECT_EQ(nlohmann::json::parse(PlanJson(*plan, 1000))["warnings"].size(), 1u);
+  EXPECT_THAT(PlanText(*plan, {1000, {}}), HasSubstr("warning: this machine has 1.0 KiB of memory; "));
+  EXPECT_EQ(nlohmann::json::parse(PlanJson(*plan, {1000, {}}))["warnings"].size(), 1u);
+}
+
+TEST(HopPlan, ACardThatIsTooSmallForItsStagesIsNamed) {
+  const Model model = LoadTiny({.layers = 4});
+  const auto plan = MakePlan(Devices("  - {device: 'cuda:0'}\n  - {device: 'cuda:1'}\n  - {device: 'cuda:0'}\n"),
+                             *model.file, model.shape);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const uint64_t first = plan->stages[0].total_bytes + plan->stages[2].total_bytes,
+                 second = plan->stages[1].total_bytes;
+  const MachineMemory enough{limits::kGiB, {{"cuda:0", first}, {"cuda:1", second}}};
+  EXPECT_TRUE(PlanWarnings(*plan, enough).empty());
+  const auto json = nlohmann::json::parse(PlanJson(*plan, enough));
+  EXPECT_EQ(json["devices"][0],
+            nlohmann::json({{"device", "cuda:0"}, {"planned_bytes", first}, {"memory_bytes", first}}));
+  EXPECT_EQ(json["devices"][1]["planned_bytes"], second);
+  const auto warnings = PlanWarnings(*plan, {limits::kGiB, {{"cuda:0", first - 1}, {"cuda:1", second}}});
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], HasSubstr("cuda:0 has "));
 }
 
 }  // namespace

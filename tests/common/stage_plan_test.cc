@@ -316,7 +316,7 @@ TEST(StagePlan, WindowsNeedFewPages) {
 TEST(Report, PlanHasTheFieldsOfTheInterface) {
   const Model model = LoadTiny({.layers = 3});
   const auto plan = MakePlan(StagesOf({"0-0", "1-2"}), *model.file, model.shape);
-  const auto json = nlohmann::json::parse(PlanJson(*plan, limits::kGiB));
+  const auto json = nlohmann::json::parse(PlanJson(*plan, {}));
   EXPECT_EQ(json["context"], 4096);
   EXPECT_EQ(json["sessions"], 8);
   ASSERT_EQ(json["stages"].size(), 2u);
@@ -331,7 +331,7 @@ TEST(Report, PlanHasTheFieldsOfTheInterface) {
   EXPECT_EQ(stage["state_bytes"], 0);
   EXPECT_EQ(stage["scratch_bytes"], plan->stages[1].scratch_bytes);
   EXPECT_EQ(stage["total_bytes"], plan->stages[1].total_bytes);
-  const std::string text = PlanText(*plan, limits::kGiB);
+  const std::string text = PlanText(*plan, {});
   EXPECT_THAT(text, HasSubstr("context 4096 tokens, 8 sessions, K/V f16"));
   EXPECT_THAT(text, HasSubstr("1-2"));
   EXPECT_THAT(text, HasSubstr("  shm  "));

@@ -87,6 +87,25 @@ class Hops(Case):
                 self.assertIn("warning: " + warning, as_text.stdout)
         self.assertGreater(plan["host_bytes"], 2**36)
 
+    def test_plan_and_serve_warn_of_a_card_that_is_too_small(self):
+        """Emulated cards have 2 GiB."""
+        path = self.folder / "plan.yaml"
+        text = self.topology(("emu:0", "emu:1", "emu:0", "emu:0"))
+        path.write_text(text)
+        plan = json.loads(layover("plan", path, "--json").stdout)
+        totals = [stage["total_bytes"] for stage in plan["stages"]]
+        self.assertEqual(plan["devices"], [{"device": "emu:0", "planned_bytes": totals[0] + totals[2] + totals[3], "memory_bytes": 2**31},
+                                           {"device": "emu:1", "planned_bytes": totals[1], "memory_bytes": 2**31}])
+        self.assertEqual(plan["warnings"], [])
+        path.write_text(text.replace("context: 1024", "context: 131072\nkv_type: f32\nsessions: 256"))  # K of a layer is 4 GiB
+        plan = json.loads(layover("plan", path, "--json").stdout)
+        self.assertEqual([warning.split()[0] for warning in plan["warnings"] if warning.startswith("emu:")], ["emu:0", "emu:1"])
+        server = Server(path.read_text(), self.folder, name="small").start(expect_ready=False)
+        self.addCleanup(server.process.kill)
+        self.assertNotEqual(server.process.wait(timeout=60), 0)
+        server.process.stdout.close()
+        self.assertIn("emu:1 has 2.00 GiB of memory; its stages take", server.log_text())
+
     def streams_through_a_death(self, devices, link, victim, tokens, kill_at):
         """Three streams at once, one stage killed while they decode; they pause and go on with the tokens of a quiet run."""
         text = self.topology(devices, link)
