@@ -6,14 +6,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <random>
-#include <string>
 #include <utility>
 
 #include "common/limits.h"
 #include "common/status.h"
 #include "tests/gpu/probe_kernels.h"
-#include "tests/kernels/reference_matmul.h"
 
 namespace layover::gpu {
 namespace {
@@ -22,7 +19,6 @@ using Buffer = std::unique_ptr<DeviceBuffer>;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMostTimes = 1 << 16;
-constexpr int kMostClones = 256;
 
 // Host memory that copies go through, pinned if that is allowed.
 class HostMemory {
@@ -61,13 +57,6 @@ struct HostCopy {
   std::unique_ptr<Queue> queue;
 };
 
-struct ProductWork {
-  std::vector<std::unique_ptr<PackedWeight>> weights;  // copies of one, so that no cache holds what a turn reads
-  size_t next = 0;
-  Buffer x, prepared, out;
-  std::unique_ptr<Stream> stream;
-};
-
 struct AttentionWork {
   Buffer k, v, q, out, table, slices;
   AttentionArgs args;
@@ -93,16 +82,6 @@ absl::StatusOr<double> SecondsOf(const Measure& measure, int times) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-absl::StatusOr<std::unique_ptr<PackedWeight>> Clone(const PackedWeight& weight, Queue* queue) {
-  const auto& packed = static_cast<const GpuPackedWeight&>(weight);
-  auto clone = std::make_unique<GpuPackedWeight>();
-  static_cast<PackedWeight&>(*clone) = packed;
-  clone->table = packed.table;
-  ASSIGN_OR_RETURN(clone->data, GpuBuffer::Allocate(0, packed.device_bytes));
-  queue->CopyOnDevice(clone->data->data(), packed.data->data(), packed.device_bytes);
-  return clone;
-}
-
 }  // namespace
 
 BenchSizes TinySizes() {
@@ -111,6 +90,10 @@ BenchSizes TinySizes() {
           .prefill_rows = 20,
           .n_out = 72,
           .cols = 256,
+          .experts = 5,
+          .experts_used = 2,
+          .experts_n_out = 24,
+          .experts_cols = 256,
           .long_context = 200,
           .heads = 4,
           .kv_heads = 2,
@@ -127,11 +110,13 @@ absl::Status CardMeasures::AddAll(const CardInfo& card) {
     RETURN_IF_ERROR(AddProduct("decode", type, 1, sizes_.swept_bytes));
   }
   RETURN_IF_ERROR(AddProduct("decode", WeightType::kQ4_0, 8, sizes_.swept_bytes));
+  RETURN_IF_ERROR(AddExperts("decode", 1));
   RETURN_IF_ERROR(AddAttention(1, sizes_.long_context));
   for (const WeightType type : {WeightType::kQ4_0, WeightType::kQ4_K, WeightType::kQ6_K, WeightType::kQ8_0,
                                 WeightType::kIQ4_XS, WeightType::kF16}) {
     RETURN_IF_ERROR(AddProduct("prefill", type, sizes_.prefill_rows, 0));
   }
+  RETURN_IF_ERROR(AddExperts("prefill", sizes_.prefill_rows));
   RETURN_IF_ERROR(AddCublas());
   return AddState();
 }
@@ -180,54 +165,6 @@ absl::Status CardMeasures::AddHostCopies() {
                            return copy->queue->Synchronize();
                          }});
   }
-  return absl::OkStatus();
-}
-
-absl::Status CardMeasures::AddProduct(const char* group, WeightType type, int rows, size_t least_bytes) {
-  const int n_out = sizes_.n_out, cols = sizes_.cols;
-  const RawWeight raw = RandomWeight(type, n_out, cols, 1);
-  const auto work = std::make_shared<ProductWork>();
-  work->weights.emplace_back();
-  ASSIGN_OR_RETURN(work->weights[0], device_.PackWeight(raw.Source()));
-  const size_t bytes = work->weights[0]->device_bytes;
-  const std::unique_ptr<Queue> copies = NewQueue(0);
-  while (bytes * work->weights.size() < least_bytes && work->weights.size() < kMostClones) {
-    ASSIGN_OR_RETURN(auto clone, Clone(*work->weights[0], copies.get()));
-    work->weights.push_back(std::move(clone));
-  }
-  RETURN_IF_ERROR(copies->Synchronize());
-  const ActivationFormat format = work->weights[0]->activation;
-  const auto n_rows = static_cast<size_t>(rows);
-  ASSIGN_OR_RETURN(work->x, device_.Allocate(n_rows * static_cast<size_t>(cols) * sizeof(float)));
-  ASSIGN_OR_RETURN(work->prepared, device_.Allocate(device_.ActivationBytes(format, rows, cols)));
-  ASSIGN_OR_RETURN(work->out, device_.Allocate(n_rows * static_cast<size_t>(n_out) * sizeof(float)));
-  work->stream = device_.NewComputeStream();
-  std::mt19937 random(2);
-  std::normal_distribution<float> normal;
-  std::vector<float> x(n_rows * static_cast<size_t>(cols));
-  for (float& value : x) value = normal(random);
-  work->stream->CopyToDevice(work->x->data(), x.data(), x.size() * sizeof(float));
-  work->stream->PrepareActivation({work->x->As<float>(), rows, cols, cols, format, work->prepared->data()});
-  RETURN_IF_ERROR(work->stream->Synchronize());
-
-  const bool decode = least_bytes > 0;
-  const double operations = 2.0 * rows * n_out * cols;
-  measures_.push_back({.what = {{"group", group},
-                                {"type", std::string(WeightTypeName(type))},
-                                {"rows", rows},
-                                {"n_out", n_out},
-                                {"cols", cols},
-                                {"bytes", bytes}},
-                       .amount = decode ? static_cast<double>(bytes) : operations,
-                       .unit = decode ? 1e9 : 1e12,
-                       .run = [work, rows, n_out](int times) {
-                         for (int i = 0; i < times; ++i) {
-                           const PackedWeight* weight = work->weights[work->next++ % work->weights.size()].get();
-                           work->stream->MatMul(
-                               {weight, work->prepared->data(), rows, work->out->As<float>(), n_out, nullptr, nullptr});
-                         }
-                         return work->stream->Synchronize();
-                       }});
   return absl::OkStatus();
 }
 

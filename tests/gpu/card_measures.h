@@ -33,6 +33,10 @@ struct BenchSizes {
   int prefill_rows = 512;
   int n_out = 14336;  // the widest product of a model of 8 billion weights
   int cols = 4096;
+  int experts = 128;  // of a mixture of 30 billion weights, its first products
+  int experts_used = 8;
+  int experts_n_out = 768;
+  int experts_cols = 2048;
   int long_context = 32768;
   int heads = 32;
   int kv_heads = 8;
@@ -62,6 +66,7 @@ class CardMeasures {
   absl::Status AddSweeps(const CardInfo& card);
   absl::Status AddHostCopies();
   absl::Status AddProduct(const char* group, WeightType type, int rows, size_t least_bytes);
+  absl::Status AddExperts(const char* group, int rows);
   absl::Status AddAttention(int rows, int length);
   absl::Status AddCublas();
   absl::Status AddCublasKind(Cublas::Kind kind);

@@ -81,6 +81,12 @@ def floor_of(card):
     return max(card.limit("read"), card.limit("copy"))
 
 
+def product(entry):
+    rows = "1 row" if entry["rows"] == 1 else f"{entry['rows']} rows"
+    experts = f", {entry['used']} of {entry['experts']} experts" if "experts" in entry else ""
+    return f"{entry['type']} {entry['n_out']} × {entry['cols']}{experts}, {rows}"
+
+
 def decode_rows(card, runs, model):
     floor = floor_of(card)
     limit = f"{three(floor)} GB/s"
@@ -88,9 +94,7 @@ def decode_rows(card, runs, model):
               "the better of the two")
     for entry in card.measures("decode"):
         rate = card.rate_of(entry)
-        rows = "1 row" if entry["rows"] == 1 else f"{entry['rows']} rows"
-        yield row(f"decode product, {entry['type']} {entry['n_out']} × {entry['cols']}, {rows}",
-                  f"{three(rate)} GB/s of weights", limit, rate / floor)
+        yield row(f"decode product, {product(entry)}", f"{three(rate)} GB/s of weights", limit, rate / floor)
     for entry in card.measures("attention"):
         rate = card.rate_of(entry)
         yield row(f"decode attention, {entry['tokens']:,} tokens, {entry['heads']} heads of {entry['head_dim']}, "
@@ -119,8 +123,7 @@ def prefill_rows(card, runs, model):
     for entry in card.measures("prefill"):
         rate = card.rate_of(entry)
         limit, ratios = against(rate, ("f16",) if entry["type"] in ("F16", "BF16", "F32") else ("int8", "f16"))
-        yield row(f"prefill product, {entry['type']} {entry['n_out']} × {entry['cols']}, {entry['rows']} rows",
-                  f"{three(rate)} Tops", limit, *ratios)
+        yield row(f"prefill product, {product(entry)}", f"{three(rate)} Tops", limit, *ratios)
     for name, run in runs:
         tokens = run.number("prefill_tok_s")
         rate = tokens * run.number("token_layer_operations") * 1e-12
@@ -174,7 +177,7 @@ def table(card, runs, driver, model, commit=None):
     if card.field("architecture") == "emulated":
         notes.insert(0, "**A rehearsal under emulation: these numbers mean nothing.**")
     if "version" in cublas:
-        notes.append(f"cuBLAS {cublas['version']}, `cublasGemmEx` at the same shape: int8 is R_8I × R_8I to R_32I with "
+        notes.append(f"cuBLAS {cublas['version']}, `cublasGemmEx` at the dense products' shape: int8 is R_8I × R_8I to R_32I with "
                      "COMPUTE_32I, f16 is R_16F × R_16F to R_16F with COMPUTE_32F; ratios in that order. Layover's integer "
                      "products take 16-bit activations as two int8 halves, so 0.5 of int8 is all that the tensor cores give.")
     lines = [title, "", *notes, "", HEAD]

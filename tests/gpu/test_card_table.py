@@ -75,10 +75,12 @@ class CardTable(unittest.TestCase):
             self.rate(card, 300.0, group="cublas", kind="f16")
             self.rate(card, 150.0, group="prefill", type="Q6_K")
             self.rate(card, 30.0, group="prefill", type="F16")
+            self.rate(card, 60.0, group="prefill", experts=5)
         self.change("card", change)
         self.change("two", lambda run: run.update(prefill_tok_s=10000.0, token_layer_operations=6 * 10**9))
         table = self.table()
         self.assertEqual(self.row(table, "prefill product, Q6_K")[2:], ["cuBLAS int8 600 Tops; cuBLAS f16 300 Tops", "0.25, 0.50"])
+        self.assertEqual(self.row(table, "prefill product, Q4_K 24 × 256, 2 of 5 experts, 20 rows")[3], "0.10, 0.20")
         self.assertEqual(self.row(table, "prefill product, F16")[2:], ["cuBLAS f16 300 Tops", "0.10"])
         self.assertEqual(self.row(table, "prefill of demo.gguf, 12 tokens, two stages")[1:],
                          ["10,000 tok/s, 60.0 Tops", "cuBLAS int8 600 Tops; cuBLAS f16 300 Tops", "0.10, 0.20"])
