@@ -8,7 +8,6 @@
 #include <memory>
 #include <utility>
 
-#include "common/limits.h"
 #include "common/status.h"
 #include "tests/gpu/probe_kernels.h"
 
@@ -64,10 +63,21 @@ struct AttentionWork {
 };
 
 struct StateWork {
-  StateWork(Device* device) : host(device, limits::kIoBufferBytes), stream(device->NewCopyStream()) {}
+  StateWork(Device* device, size_t bytes) : host(device, bytes), stream(device->NewCopyStream()) {}
+  void MoveAll(bool save, size_t page_bytes) {
+    for (int i = 0; i < 2 * layer.n_pages; ++i) {
+      uint8_t* const at = host.data() + static_cast<size_t>(i) * page_bytes;
+      uint8_t* const k_rows = i < layer.n_pages ? at : nullptr;
+      uint8_t* const v_rows = i < layer.n_pages ? nullptr : at;
+      const int page = i % layer.n_pages;
+      save ? stream->ReadKvRows(layer, page, 0, kPageTokens, k_rows, v_rows)
+           : stream->WriteKvRows(layer, page, 0, kPageTokens, k_rows, v_rows);
+    }
+  }
+
   Buffer k, v;
   KvLayer layer;
-  HostMemory host;  // one buffer of the disk's
+  HostMemory host;
   std::unique_ptr<Stream> stream;
 };
 
@@ -210,44 +220,26 @@ absl::Status CardMeasures::AddAttention(int rows, int length) {
   return absl::OkStatus();
 }
 
-// Whole pages, K and V apart, between the card and one buffer of the disk's, as a save and a restore move them: the
-// host waits for what fills the buffer before it hands it on.
+// Whole pages, K's and then V's, between the card and page-locked memory by a copy stream: what a save or a restore has
+// of it where the disk does not hold it up.
 absl::Status CardMeasures::AddState() {
   const int pages = sizes_.state_pages;
-  const auto work = std::make_shared<StateWork>(&device_);
-  if (work->host.data() == nullptr) return ResourceExhausted("no host memory for a buffer of the disk's");
   const size_t pool = device_.KvPoolBytes(KvType::kF16, pages, sizes_.kv_heads, sizes_.head_dim);
+  const auto work = std::make_shared<StateWork>(&device_, 2 * pool);
+  if (work->host.data() == nullptr) return ResourceExhausted("no host memory for {} bytes", 2 * pool);
   ASSIGN_OR_RETURN(work->k, device_.Allocate(pool));
   ASSIGN_OR_RETURN(work->v, device_.Allocate(pool));
   work->layer = {work->k->data(), work->v->data(), KvType::kF16, pages, sizes_.kv_heads, sizes_.head_dim};
   const size_t page_bytes = pool / static_cast<size_t>(pages);
   for (const bool save : {true, false}) {
-    const auto once = [work, save, page_bytes]() -> absl::Status {
-      Stream& stream = *work->stream;
-      size_t used = 0;
-      for (int i = 0; i < 2 * work->layer.n_pages; ++i) {
-        if (used + page_bytes > limits::kIoBufferBytes) {
-          RETURN_IF_ERROR(stream.Synchronize());
-          used = 0;
-        }
-        uint8_t* const at = work->host.data() + used;
-        uint8_t* const k = i < work->layer.n_pages ? at : nullptr;
-        uint8_t* const v = k == nullptr ? at : nullptr;
-        const int page = i % work->layer.n_pages;
-        save ? stream.ReadKvRows(work->layer, page, 0, kPageTokens, k, v)
-             : stream.WriteKvRows(work->layer, page, 0, kPageTokens, k, v);
-        used += page_bytes;
-      }
-      return stream.Synchronize();
-    };
     measures_.push_back({.what = {{"group", "state"},
                                   {"name", save ? "save" : "restore"},
                                   {"pages", pages},
                                   {"page_bytes", page_bytes}},
                          .amount = 2 * static_cast<double>(pool),
-                         .run = [once](int times) -> absl::Status {
-                           for (int i = 0; i < times; ++i) RETURN_IF_ERROR(once());
-                           return absl::OkStatus();
+                         .run = [work, save, page_bytes](int times) {
+                           for (int i = 0; i < times; ++i) work->MoveAll(save, page_bytes);
+                           return work->stream->Synchronize();
                          }});
   }
   return absl::OkStatus();

@@ -41,7 +41,7 @@ struct BenchSizes {
   int heads = 32;
   int kv_heads = 8;
   int head_dim = 128;
-  int state_pages = 64;
+  int state_pages = 256;       // 64 MiB
   double turn_seconds = 0.05;  // what the host's clock and a launch add is nothing beside it
 };
 // For a rehearsal under emulation: every line runs, the numbers mean nothing.
