@@ -96,6 +96,12 @@ else
   [ -r "$model" ] || fail "there is no model $model"
   build_preset cuda programs layover_cuda cuda_card_test cuda_card_bench open_device make_tiny_model >&2
   bin=$PWD/build-cuda/bin
+  # A toolkit that the loader has not been told of.
+  if [ -z "${LAYOVER_CUBLAS:-}" ] && ! /sbin/ldconfig -p | grep -q 'libcublas\.so\.1[123] '; then
+    for found in "${CUDACXX%/bin/nvcc}"/lib64/libcublas.so.1[123]; do
+      if [ -e "$found" ]; then export LAYOVER_CUBLAS=$found; fi
+    done
+  fi
   answer=$("$bin/open_device" "$bin" cuda 0 2>&1) || fail "$answer"
   scratch=$PWD/build-cuda/measured  # on the tree's disk, whose speed is measured
   mkdir -p "$scratch"
