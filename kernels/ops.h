@@ -349,6 +349,22 @@ class Event {
   virtual bool Done() const = 0;
 };
 
+// Names work that recurs (Stream::Replay): all that its operations are told by the host follows from the key.
+struct GraphKey {
+  int32_t n_rows = 0;
+  int32_t n_slices = 0;
+  int32_t max_positions = 0;  // rounded up, so that few differ
+  int32_t n_logits = 0;       // rows whose logits are part of it
+  int32_t slot = 0;           // which of the input buffers it reads
+  bool operator==(const GraphKey&) const = default;
+};
+
+// What came of a stream's calls of Replay.
+struct ReplayCounts {
+  int64_t captured = 0;  // graphs made
+  int64_t launched = 0;  // calls that started one
+};
+
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -389,6 +405,12 @@ class Stream {
 
   virtual std::unique_ptr<Event> Record() = 0;
   virtual absl::Status Synchronize() = 0;
+
+  // --- graphs. Has the stream do what `enqueue` puts in it, which is operations of the forward pass only. In calls with
+  // equal keys these are the same to the last argument, and nothing but what lies in device memory differs: so a back end
+  // may keep them as a graph, and start that without calling `enqueue`.
+  virtual void Replay(const GraphKey& key, const std::function<void()>& enqueue) { enqueue(); }
+  virtual ReplayCounts Replays() const { return {}; }
 };
 
 // One hop between two devices over the back end's own library (NCCL): rank 0 sends, rank 1 receives, both are made with

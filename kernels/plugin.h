@@ -15,7 +15,7 @@
 namespace layover {
 
 // Goes up with every change of kernels/ops.h that a plug-in built before it could not survive.
-inline constexpr uint32_t kPluginAbi = 2;
+inline constexpr uint32_t kPluginAbi = 3;
 
 // The one C symbol of a plug-in. Answers with a new Device, or with null and why in *error. It is asked for `abi` =
 // kPluginAbi of the program and refuses another number than its own. Nothing is thrown across.

@@ -3,124 +3,175 @@
 #include <algorithm>
 
 #include "common/limits.h"
+#include "common/limits_graphs.h"
 #include "common/status.h"
 #include "stage_worker/sampler.h"
 
 namespace layover {
 
+namespace {
+
+int PagesOf(int64_t positions) {
+  return static_cast<int>((positions + kPageTokens - 1) / kPageTokens);
+}
+
+// What a graph is made for: 3, 4, 6, 8, 12, 16, ... pages. Attention's grid covers the pages beyond the longest sequence
+// for nothing; two graphs for every doubling of a conversation keep that below half.
+int RoundedPositions(int max_positions, int context) {
+  int pages = 3;
+  while (pages < PagesOf(max_positions)) pages = pages % 3 == 0 ? pages / 3 * 4 : pages / 2 * 3;
+  return std::min(pages, PagesOf(context)) * kPageTokens;
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(Device& device, Stream& stream, Model& model,
                                                                const Config& config) {
   std::unique_ptr<StepRunner> runner(new StepRunner(stream, model, config));
   const size_t rows = static_cast<size_t>(config.step_rows);
-  // Every slice may name the pages of a whole context.
-  const size_t table_entries = static_cast<size_t>(limits::kMaxStepSlices) *
-                               static_cast<size_t>((config.context + kPageTokens - 1) / kPageTokens);
-  ASSIGN_OR_RETURN(runner->ids_, device.Allocate(rows * sizeof(int32_t)));
-  ASSIGN_OR_RETURN(runner->positions_, device.Allocate(rows * sizeof(int32_t)));
-  ASSIGN_OR_RETURN(runner->slices_, device.Allocate(limits::kMaxStepSlices * sizeof(SequenceSlice)));
-  ASSIGN_OR_RETURN(runner->page_tables_, device.Allocate(table_entries * sizeof(int32_t)));
-  ASSIGN_OR_RETURN(runner->row_indices_, device.Allocate(rows * sizeof(int32_t)));
-  if (config.has_windows) {
-    ASSIGN_OR_RETURN(runner->window_page_tables_, device.Allocate(table_entries * sizeof(int32_t)));
-  }
-  if (config.has_states) {
-    ASSIGN_OR_RETURN(runner->states_from_, device.Allocate(limits::kMaxStepSlices * sizeof(int32_t)));
-    ASSIGN_OR_RETURN(runner->states_to_, device.Allocate(limits::kMaxStepSlices * sizeof(int32_t)));
-  }
+  const size_t slices = std::min(rows, static_cast<size_t>(limits::kMaxStepSlices));
+  const size_t kinds = config.has_windows ? 2 : 1;
+  // Ids, positions, wanted rows; slots; every slice may name the pages of a whole context.
+  const size_t numbers = 3 * rows + 2 * slices + kinds * slices * static_cast<size_t>(PagesOf(config.context));
+  ASSIGN_OR_RETURN(runner->inputs_, StepInputs::Create(device, stream, numbers * sizeof(int32_t) +
+                                                                           kinds * slices * sizeof(SequenceSlice)));
   if (config.owns_head) {
-    runner->logits_.resize(static_cast<size_t>(config.logits_rows) * static_cast<size_t>(config.n_vocab));
+    const size_t logits = static_cast<size_t>(config.logits_rows) * static_cast<size_t>(config.n_vocab);
+    runner->logits_ = std::make_unique<PinnedMemory>(device, logits * sizeof(float));
   }
   return runner;
 }
 
 absl::StatusOr<int> StepRunner::Prepare(const wire::Step& step, const SessionTable& sessions) {
-  std::vector<int32_t> ids, positions, page_tables, window_page_tables, states_from, states_to;
-  std::vector<SequenceSlice> slices;
-  int max_positions = 0;
+  ASSIGN_OR_RETURN(const StepSize size, Measure(step, sessions));
+  wanted_ = config_.owns_head ? WantedRows(step) : std::vector<Wanted>();
+  RETURN_IF_ERROR(inputs_->Begin());
+  Pack(step, sessions, size);
+  inputs_->Upload();
+  ++n_steps_;
+  // Decode: a row a sequence. A prefill chunk's sizes hardly come again.
+  recurs_ = size.rows == step.slices.size() && size.rows <= static_cast<size_t>(limits::kMostGraphRows) &&
+            wanted_.size() == FirstLogits();
+  if (recurs_) {
+    const int rounded = RoundedPositions(size.max_positions, config_.context);
+    input_.slices.max_positions = input_.window_slices.max_positions = rounded;
+    key_ = {.n_rows = input_.n_rows,
+            .n_slices = input_.slices.n_slices,
+            .max_positions = rounded,
+            .n_logits = static_cast<int32_t>(wanted_.size()),
+            .slot = inputs_->slot()};
+  }
+  return input_.n_rows;
+}
+
+absl::StatusOr<StepRunner::StepSize> StepRunner::Measure(const wire::Step& step, const SessionTable& sessions) const {
+  StepSize size;
   for (const wire::StepSlice& slice : step.slices) {
-    const StageSession& session = *sessions.Find(slice.session);
-    const int32_t count = static_cast<int32_t>(slice.tokens.size());
+    const auto count = static_cast<int64_t>(slice.tokens.size());
     const int64_t end = slice.begin + count;
     if (count == 0 || end > config_.context) return Internal("a slice of {} tokens ends at {} of {}", count, end, config_.context);
-    slices.push_back({.row_begin = static_cast<int32_t>(ids.size()), .row_count = count,
-                      .position_begin = static_cast<int32_t>(slice.begin),
-                      .page_table_begin = static_cast<int32_t>(page_tables.size())});
-    for (int32_t i = 0; i < count; ++i) {
-      const int32_t id = slice.tokens[static_cast<size_t>(i)];
+    for (const int32_t id : slice.tokens) {
       if (id < 0 || id >= config_.n_vocab) return Internal("token id {} is not in the vocabulary of {}", id, config_.n_vocab);
-      ids.push_back(id);
-      positions.push_back(static_cast<int32_t>(slice.begin) + i);
     }
-    page_tables.insert(page_tables.end(), session.pages.begin(), session.pages.end());
-    // As long as the other table, so that a slice finds its entries at one place in both.
-    window_page_tables.insert(window_page_tables.end(), session.window_pages.begin(), session.window_pages.end());
     if (config_.has_states && slice.state_to < 0) return Internal("session {}: no slot for its state", slice.session);
-    states_from.push_back(slice.state_from);
-    states_to.push_back(slice.state_to);
-    max_positions = std::max(max_positions, static_cast<int>(end));
+    size.rows += slice.tokens.size();
+    size.pages += sessions.Find(slice.session)->pages.size();
+    size.max_positions = std::max(size.max_positions, static_cast<int>(end));
   }
-  const int n_rows = static_cast<int>(ids.size());
-  if (n_rows == 0 || n_rows > config_.step_rows || step.slices.size() > static_cast<size_t>(limits::kMaxStepSlices)) {
-    return Internal("a step of {} rows in {} slices", n_rows, step.slices.size());
+  if (size.rows == 0 || size.rows > static_cast<size_t>(config_.step_rows) ||
+      step.slices.size() > static_cast<size_t>(limits::kMaxStepSlices)) {
+    return Internal("a step of {} rows in {} slices", size.rows, step.slices.size());
   }
-  stream_.CopyToDevice(slices_->data(), slices.data(), slices.size() * sizeof(SequenceSlice));
-  Upload(ids_, ids);
-  Upload(positions_, positions);
-  Upload(page_tables_, page_tables);
-  if (config_.has_windows) Upload(window_page_tables_, window_page_tables);
-  if (config_.has_states) {
-    Upload(states_from_, states_from);
-    Upload(states_to_, states_to);
+  return size;
+}
+
+// Everything before the page tables lies where the step's numbers of rows, slices and wanted rows put it, so that graphs
+// find it there again.
+void StepRunner::Pack(const wire::Step& step, const SessionTable& sessions, const StepSize& size) {
+  const size_t n_slices = step.slices.size();
+  const auto slices = inputs_->Take<SequenceSlice>(n_slices);
+  const auto window_slices = inputs_->Take<SequenceSlice>(config_.has_windows ? n_slices : 0);
+  const auto ids = inputs_->Take<int32_t>(size.rows);
+  const auto positions = inputs_->Take<int32_t>(size.rows);
+  const auto from = inputs_->Take<int32_t>(config_.has_states ? n_slices : 0);
+  const auto to = inputs_->Take<int32_t>(config_.has_states ? n_slices : 0);
+  const auto indices = inputs_->Take<int32_t>(wanted_.size());
+  // Those of windows are as long as the others and stand behind them.
+  const auto page_tables = inputs_->Take<int32_t>(config_.has_windows ? 2 * size.pages : size.pages);
+
+  int32_t row = 0, pages = 0;
+  for (size_t s = 0; s < n_slices; ++s) {
+    const wire::StepSlice& slice = step.slices[s];
+    const StageSession& session = *sessions.Find(slice.session);
+    const SequenceSlice place{.row_begin = row, .row_count = static_cast<int32_t>(slice.tokens.size()),
+                              .position_begin = static_cast<int32_t>(slice.begin), .page_table_begin = pages};
+    slices.host[s] = place;
+    std::copy(session.pages.begin(), session.pages.end(), page_tables.host + pages);
+    if (config_.has_windows) {
+      window_slices.host[s] = place;
+      window_slices.host[s].page_table_begin += static_cast<int32_t>(size.pages);
+      std::copy(session.window_pages.begin(), session.window_pages.end(), page_tables.host + size.pages + pages);
+    }
+    if (config_.has_states) {
+      from.host[s] = slice.state_from;
+      to.host[s] = slice.state_to;
+    }
+    for (int32_t i = 0; i < place.row_count; ++i, ++row) {
+      ids.host[row] = slice.tokens[static_cast<size_t>(i)];
+      positions.host[row] = place.position_begin + i;
+    }
+    pages += static_cast<int32_t>(session.pages.size());
   }
-  // The host vectors above end with this call.
-  RETURN_IF_ERROR(stream_.Synchronize());
-  const SliceTable table{.slices = slices_->As<SequenceSlice>(),
-                         .n_slices = static_cast<int>(slices.size()),
-                         .page_tables = page_tables_->As<int32_t>(),
-                         .n_rows = n_rows,
-                         .max_positions = max_positions};
-  input_ = {.ids = ids_->As<int32_t>(), .positions = positions_->As<int32_t>(), .slices = table, .n_rows = n_rows};
+  for (size_t i = 0; i < wanted_.size(); ++i) indices.host[i] = wanted_[i].row;
+  row_indices_ = indices.device;
+
+  const SliceTable table{.slices = slices.device, .n_slices = static_cast<int>(n_slices), .page_tables = page_tables.device,
+                         .n_rows = row, .max_positions = size.max_positions};
+  input_ = {.ids = ids.device, .positions = positions.device, .slices = table, .n_rows = row};
   if (config_.has_windows) {
     input_.window_slices = table;
-    input_.window_slices.page_tables = window_page_tables_->As<int32_t>();
+    input_.window_slices.slices = window_slices.device;
   }
-  if (config_.has_states) input_.states = {states_from_->As<int32_t>(), states_to_->As<int32_t>()};
-  return n_rows;
+  if (config_.has_states) input_.states = {from.device, to.device};
 }
 
-void StepRunner::Upload(const std::unique_ptr<DeviceBuffer>& buffer, const std::vector<int32_t>& values) {
-  stream_.CopyToDevice(buffer->data(), values.data(), values.size() * sizeof(int32_t));
-}
-
-absl::StatusOr<std::vector<wire::SliceResult>> StepRunner::Results(const wire::Step& step, const SessionTable& sessions) {
-  // Which rows' logits are wanted, in row order, and whose they are.
-  struct Wanted {
-    size_t slice;
-    int row_in_slice;
-  };
+std::vector<StepRunner::Wanted> StepRunner::WantedRows(const wire::Step& step) const {
   std::vector<Wanted> wanted;
-  std::vector<int32_t> row_indices;
   int32_t row = 0;
   for (size_t s = 0; s < step.slices.size(); ++s) {
     const wire::StepSlice& slice = step.slices[s];
     const int count = static_cast<int>(slice.tokens.size());
+    const bool last_only = slice.wish == wire::RowWish::kSample || slice.wish == wire::RowWish::kDigest;
     for (int i = 0; i < count; ++i, ++row) {
-      if (slice.wish == wire::RowWish::kReport || ((slice.wish == wire::RowWish::kSample || slice.wish == wire::RowWish::kDigest) && i + 1 == count)) {
-        wanted.push_back({s, i});
-        row_indices.push_back(row);
-      }
+      if (slice.wish == wire::RowWish::kReport || (last_only && i + 1 == count)) wanted.push_back({s, i, row});
     }
   }
+  return wanted;
+}
 
+void StepRunner::Run() {
+  const auto enqueue = [this] {
+    model_.Forward(stream_, input_);
+    if (!wanted_.empty()) model_.Logits(stream_, row_indices_, static_cast<int>(FirstLogits()));
+  };
+  if (recurs_) {
+    stream_.Replay(key_, enqueue);
+  } else {
+    enqueue();
+  }
+}
+
+absl::StatusOr<std::vector<wire::SliceResult>> StepRunner::Results(const wire::Step& step, const SessionTable& sessions) {
   std::vector<wire::SliceResult> results(step.slices.size());
   for (size_t s = 0; s < results.size(); ++s) results[s].session = step.slices[s].session;
-  for (size_t begin = 0; begin < wanted.size(); begin += static_cast<size_t>(config_.logits_rows)) {
-    const size_t count = std::min(wanted.size() - begin, static_cast<size_t>(config_.logits_rows));
-    RETURN_IF_ERROR(ComputeLogits(row_indices, begin, count));
+  if (wanted_.empty()) RETURN_IF_ERROR(stream_.Synchronize());
+  for (size_t begin = 0; begin < wanted_.size(); begin += static_cast<size_t>(config_.logits_rows)) {
+    const size_t count = std::min(wanted_.size() - begin, static_cast<size_t>(config_.logits_rows));
+    RETURN_IF_ERROR(FetchLogits(begin, count));
     for (size_t i = 0; i < count; ++i) {
-      const Wanted& w = wanted[begin + i];
+      const Wanted& w = wanted_[begin + i];
       const wire::StepSlice& slice = step.slices[w.slice];
-      const float* logits = logits_.data() + i * static_cast<size_t>(config_.n_vocab);
+      const float* logits = logits_->As<float>() + i * static_cast<size_t>(config_.n_vocab);
       if (slice.wish == wire::RowWish::kDigest) {
         results[w.slice].rows.push_back({.position = slice.begin + w.row_in_slice,
                                          .digest = DigestOf(logits, sizeof(float) * static_cast<size_t>(config_.n_vocab))});
@@ -134,11 +185,17 @@ absl::StatusOr<std::vector<wire::SliceResult>> StepRunner::Results(const wire::S
   return results;
 }
 
-absl::Status StepRunner::ComputeLogits(const std::vector<int32_t>& row_indices, size_t begin, size_t count) {
-  stream_.CopyToDevice(row_indices_->data(), row_indices.data() + begin, count * sizeof(int32_t));
-  model_.Logits(stream_, row_indices_->As<int32_t>(), static_cast<int>(count));
-  stream_.CopyToHost(logits_.data(), model_.logits(), count * static_cast<size_t>(config_.n_vocab) * sizeof(float));
+// Those of the first lot are enqueued by Run.
+absl::Status StepRunner::FetchLogits(size_t begin, size_t count) {
+  if (begin > 0) model_.Logits(stream_, row_indices_ + begin, static_cast<int>(count));
+  stream_.CopyToHost(logits_->data(), model_.logits(), count * static_cast<size_t>(config_.n_vocab) * sizeof(float));
   return stream_.Synchronize();
+}
+
+std::string StepRunner::Summary() const {
+  const ReplayCounts counts = stream_.Replays();
+  if (counts.launched == 0) return {};
+  return fmt::format("{} of {} steps ran as graphs ({} made)", counts.launched, n_steps_, counts.captured);
 }
 
 void StepRunner::SampleRow(const wire::StepSlice& slice, const StageSession& session, const float* logits,

@@ -1,9 +1,14 @@
 // One step on one stage: from the message's slices to device inputs, through the model, to activations for the next
 // stage or to sampled tokens. Knows nothing of sockets.
+//
+// Nothing waits for the device between Prepare and the end of the step. Decode steps are given to Stream::Replay: what
+// their operations are told by the host follows from the key, the number of positions rounded up for it.
 #ifndef LAYOVER_STAGE_WORKER_STEP_RUNNER_H_
 #define LAYOVER_STAGE_WORKER_STEP_RUNNER_H_
 
+#include <algorithm>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,7 +16,9 @@
 #include "common/wire/messages.h"
 #include "kernels/ops.h"
 #include "stage_worker/models/model.h"
+#include "stage_worker/pinned_memory.h"
 #include "stage_worker/session_table.h"
+#include "stage_worker/step_inputs.h"
 
 namespace layover {
 
@@ -35,17 +42,35 @@ class StepRunner {
   // Rows of the residual stream in device memory, [n_rows, n_embd]: filled by the caller before Run unless this is the
   // first stage, and to be sent on after Run unless it is the last.
   float* rows() { return model_.x(); }
-  // Enqueues the forward pass.
-  void Run() { model_.Forward(stream_, input_); }
+  // Enqueues the forward pass, and on the last stage the first logits that the step wants.
+  void Run();
 
-  // Last stage, after Run: samples and reports, as each slice wishes.
+  // Last stage, after Run: samples and reports, as each slice wishes. The stream is synchronised then.
   absl::StatusOr<std::vector<wire::SliceResult>> Results(const wire::Step& step, const SessionTable& sessions);
 
+  // For the log: how many steps there were, and how many were graphs; empty if none was.
+  std::string Summary() const;
+
  private:
+  // A row whose logits are wanted.
+  struct Wanted {
+    size_t slice;
+    int row_in_slice;
+    int32_t row;  // of the step
+  };
+  struct StepSize {
+    size_t rows = 0;
+    size_t pages = 0;  // of all slices' tables
+    int max_positions = 0;
+  };
+
   StepRunner(Stream& stream, Model& model, const Config& config) : stream_(stream), model_(model), config_(config) {}
 
-  void Upload(const std::unique_ptr<DeviceBuffer>& buffer, const std::vector<int32_t>& values);
-  absl::Status ComputeLogits(const std::vector<int32_t>& row_indices, size_t begin, size_t count);
+  absl::StatusOr<StepSize> Measure(const wire::Step& step, const SessionTable& sessions) const;
+  std::vector<Wanted> WantedRows(const wire::Step& step) const;
+  void Pack(const wire::Step& step, const SessionTable& sessions, const StepSize& size);
+  size_t FirstLogits() const { return std::min(wanted_.size(), static_cast<size_t>(config_.logits_rows)); }
+  absl::Status FetchLogits(size_t begin, size_t count);
   void ReportRow(const wire::StepSlice& slice, int row_in_slice, const float* logits, wire::SliceResult* result) const;
   void SampleRow(const wire::StepSlice& slice, const StageSession& session, const float* logits,
                  wire::SliceResult* result) const;
@@ -53,10 +78,17 @@ class StepRunner {
   Stream& stream_;
   Model& model_;
   const Config config_;
-  std::unique_ptr<DeviceBuffer> ids_, positions_, slices_, page_tables_, row_indices_;
-  std::unique_ptr<DeviceBuffer> window_page_tables_, states_from_, states_to_;  // null: the model has no such layers
+  std::unique_ptr<StepInputs> inputs_;
+  std::unique_ptr<PinnedMemory> logits_;  // [logits_rows, n_vocab]; last stage
+
+  // Of the step that is prepared.
   StepInput input_;
-  std::vector<float> logits_;  // [logits_rows, n_vocab]
+  std::vector<Wanted> wanted_;            // in row order; last stage
+  const int32_t* row_indices_ = nullptr;  // [wanted_.size()], on the device
+  GraphKey key_;
+  bool recurs_ = false;
+
+  int64_t n_steps_ = 0;
 };
 
 }  // namespace layover

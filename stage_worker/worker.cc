@@ -32,6 +32,8 @@ Worker::~Worker() {
 absl::Status Worker::Run() {
   RETURN_IF_ERROR(Connect());
   const absl::Status status = Loop();
+  const std::string summary = runner_ != nullptr ? runner_->Summary() : std::string();
+  if (!summary.empty()) LogInfo("{}", summary);
   if (!status.ok()) {
     LogError("{}", status.ToString());
     const absl::Status told = Say(wire::Fault{options_.stage, static_cast<int32_t>(status.code()), std::string(status.message())});
@@ -385,7 +387,6 @@ absl::Status Worker::HandleStep(uint64_t seq, const wire::Step& step) {
     const absl::Status sent = sender_->Send(header, runner_->rows(), *stream_);
     if (!sent.ok()) return GiveUp(sent);
   } else {
-    RETURN_IF_ERROR(stream_->Synchronize());
     ASSIGN_OR_RETURN(done.results, runner_->Results(step, *sessions_));
   }
   done.compute_us = MicrosecondsSince(start);

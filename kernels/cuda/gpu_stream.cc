@@ -41,7 +41,7 @@ CardWeight OnCard(const PackedWeight& weight) {
 }  // namespace
 
 GpuStream::GpuStream(int card, int multiprocessors, QueueRank rank)
-    : card_(card), multiprocessors_(multiprocessors), queue_(card, rank, limits::kKvLotBytes) {}
+    : card_(card), multiprocessors_(multiprocessors), queue_(card, rank, limits::kKvLotBytes), graphs_(*queue_.get()) {}
 
 void GpuStream::EmbedRows(const EmbedRowsArgs& args) {
   LAYOVER_CHECK(args.table != nullptr && args.table->experts == 1);
@@ -152,6 +152,8 @@ void GpuStream::MoeCombine(const MoeCombineArgs& args) {
 
 void* GpuStream::Scratch(size_t bytes, std::unique_ptr<GpuBuffer>* buffer) {
   if (*buffer != nullptr && (*buffer)->bytes() >= bytes) return (*buffer)->data();
+  LAYOVER_CHECK(!graphs_.capturing());  // what is captured has run before, and found its memory
+  graphs_.DropGraphs();
   const absl::Status before = queue_->Synchronize();  // what still uses the old one
   if (error_.ok()) error_ = before;
   buffer->reset();
@@ -208,6 +210,12 @@ std::unique_ptr<Event> GpuStream::Record() {
 absl::Status GpuStream::Synchronize() {
   const absl::Status status = queue_.Synchronize();
   return error_.ok() ? status : error_;
+}
+
+void GpuStream::Replay(const GraphKey& key, const std::function<void()>& enqueue) {
+  (void)queue_.get();  // what is gathered goes first
+  const absl::Status replayed = graphs_.Replay(key, enqueue);
+  if (error_.ok()) error_ = replayed;
 }
 
 }  // namespace layover::gpu

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "kernels/cuda/gpu_device.h"
+#include "kernels/cuda/graph_cache.h"
 #include "kernels/cuda/lot_queue.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/ops.h"
@@ -46,6 +47,9 @@ class GpuStream : public Stream {
   std::unique_ptr<Event> Record() override;
   absl::Status Synchronize() override;
 
+  void Replay(const GraphKey& key, const std::function<void()>& enqueue) override;
+  ReplayCounts Replays() const override { return graphs_.counts(); }
+
  private:
   // Memory of the card for the stream's own use, at least so large; null, and the stream's error set, if there is none.
   // The contents are those of the last user, which ran before.
@@ -56,7 +60,8 @@ class GpuStream : public Stream {
   absl::Status error_;
   std::unique_ptr<GpuBuffer> attention_scratch_;
   std::unique_ptr<GpuBuffer> expert_groups_;
-  LotQueue queue_;  // first to go: it waits for what uses the buffers
+  LotQueue queue_;     // goes before the buffers: it waits for what uses them
+  GraphCache graphs_;  // and before it what it runs
 };
 
 }  // namespace layover::gpu

@@ -51,6 +51,16 @@ class QueueEvent {
   virtual bool Done() const = 0;
 };
 
+// What a queue was given between BeginCapture and EndCapture. It may go while it still runs, not after its queue.
+class QueueGraph {
+ public:
+  virtual ~QueueGraph() = default;
+  // Puts all of it in its queue.
+  virtual void Launch() = 0;
+  // Where `other` is not the same to the last argument; empty: nowhere, or this runtime cannot tell.
+  virtual std::string DifferenceTo(const QueueGraph& other) const { return {}; }
+};
+
 class Queue {
  public:
   virtual ~Queue() = default;
@@ -63,6 +73,15 @@ class Queue {
   virtual void WaitFor(const QueueEvent& event) = 0;
   // The first error of the queue, for good.
   virtual absl::Status Synchronize() = 0;
+
+  // From here on kernels, fills and copies on the device are noted instead of run. Copies from and to the host, events
+  // and waiting are refused meanwhile, and so is memory that this thread allocates or frees. After a failure nothing
+  // is captured.
+  virtual absl::Status BeginCapture() = 0;
+  // If it fails, nothing of what was noted will run.
+  virtual absl::StatusOr<std::unique_ptr<QueueGraph> > EndCapture() = 0;
+  // Whether graphs are to be held against what they stand for each time (QueueGraph::DifferenceTo).
+  virtual bool ComparesGraphs() const { return false; }
 };
 
 // Unavailable, saying why, if there is no such card. Chooses the card for the calling thread.
@@ -91,8 +110,15 @@ const char* BackEndKind();
 #if !defined(__CUDACC__)
 namespace layover::emulation {
 // The emulation's part of a launch.
-void EnqueueKernel(gpu::Queue* queue, const char* name, gpu::Grid grid, int threads, size_t shared_bytes,
-                   std::function<void()> body);
+struct KernelEntry {
+  const char* name = "";
+  gpu::Grid grid;
+  int threads = 0;
+  size_t shared_bytes = 0;
+  std::function<void()> body;
+  std::string arguments;  // bytes: which kernel, and what it is given
+};
+void EnqueueKernel(gpu::Queue* queue, KernelEntry entry);
 }  // namespace layover::emulation
 #endif
 

@@ -33,6 +33,20 @@ class CudaEvent : public QueueEvent {
   cudaError_t error_ = cudaSuccess;
 };
 
+class CudaQueue;
+
+class CudaGraph : public QueueGraph {
+ public:
+  CudaGraph(CudaQueue& queue, cudaGraphExec_t graph) : queue_(queue), graph_(graph) {}
+  // One that runs is freed when it has.
+  ~CudaGraph() override { cudaGraphExecDestroy(graph_); }
+  void Launch() override;
+
+ private:
+  CudaQueue& queue_;
+  const cudaGraphExec_t graph_;
+};
+
 class CudaQueue : public Queue {
  public:
   CudaQueue(int card, QueueRank rank) : card_(card) {
@@ -51,9 +65,11 @@ class CudaQueue : public Queue {
   }
 
   void CopyToDevice(void* device, const void* host, size_t bytes) override {
+    if (Refused("a copy to the card")) return;
     Note("copy to the card", cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
   }
   void CopyToHost(void* host, const void* device, size_t bytes) override {
+    if (Refused("a copy to the host")) return;
     Note("copy to the host", cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_));
   }
   void CopyOnDevice(void* to, const void* from, size_t bytes) override {
@@ -62,27 +78,69 @@ class CudaQueue : public Queue {
   void Fill(void* device, uint8_t byte, size_t bytes) override {
     Note("fill", cudaMemsetAsync(device, byte, bytes, stream_));
   }
-  std::unique_ptr<QueueEvent> Record() override { return std::make_unique<CudaEvent>(stream_); }
+  std::unique_ptr<QueueEvent> Record() override {
+    (void)Refused("an event");
+    return std::make_unique<CudaEvent>(stream_);
+  }
   void WaitFor(const QueueEvent& event) override {
+    if (Refused("another queue's event")) return;
     const auto& other = static_cast<const CudaEvent&>(event);
     Note("an event", other.error());
     if (other.error() == cudaSuccess) Note("waiting for an event", cudaStreamWaitEvent(stream_, other.event(), 0));
   }
   absl::Status Synchronize() override {
-    Note("a kernel or copy", cudaStreamSynchronize(stream_));
+    if (!Refused("waiting")) Note("a kernel or copy", cudaStreamSynchronize(stream_));
     return status_;
   }
 
+  absl::Status BeginCapture() override {
+    // Other threads allocate and copy meanwhile.
+    const cudaError_t error = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
+    if (error != cudaSuccess) return Failure("cudaStreamBeginCapture", error);
+    capturing_ = true;
+    capture_status_ = absl::OkStatus();
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<QueueGraph>> EndCapture() override;
+
+  // What goes wrong in a capture spoils that, not the queue.
   void Note(std::string_view what, cudaError_t error) {
-    if (error != cudaSuccess && status_.ok()) status_ = Failure(what, error);
+    absl::Status& status = capturing_ ? capture_status_ : status_;
+    if (error != cudaSuccess && status.ok()) status = Failure(what, error);
   }
   cudaStream_t stream() const { return stream_; }
 
  private:
+  bool Refused(std::string_view what) {
+    if (capturing_ && capture_status_.ok()) capture_status_ = Internal("{} in a graph", what);
+    return capturing_;
+  }
+
   const int card_;
   cudaStream_t stream_ = nullptr;
   absl::Status status_;
+  bool capturing_ = false;
+  absl::Status capture_status_;
 };
+
+absl::StatusOr<std::unique_ptr<QueueGraph>> CudaQueue::EndCapture() {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  Note("cudaStreamEndCapture", cudaStreamEndCapture(stream_, &graph));
+  if (capture_status_.ok()) Note("cudaGraphInstantiate", cudaGraphInstantiate(&executable, graph, 0));
+  // Here, so that a card without room for it says so now.
+  if (capture_status_.ok()) Note("cudaGraphUpload", cudaGraphUpload(executable, stream_));
+  capturing_ = false;
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (capture_status_.ok()) return std::make_unique<CudaGraph>(*this, executable);
+  cudaGetLastError();  // not sticky: the kernels can be started one by one
+  if (executable != nullptr) cudaGraphExecDestroy(executable);
+  return capture_status_;
+}
+
+void CudaGraph::Launch() {
+  queue_.Note("a graph", cudaGraphLaunch(graph_, queue_.stream()));
+}
 
 }  // namespace
 

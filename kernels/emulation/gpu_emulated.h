@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -310,12 +311,30 @@ GPU_UNWATCHED inline void MmaS8K16(int32_t (&d)[4], const uint32_t (&a)[2], uint
 
 // ------------------------------------------------------------------------------------------------------------ launch
 
+// A value's bytes, those between its fields cleared, so that equal values have equal ones.
+template <typename T>
+void AppendBytes(T value, std::string* bytes) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  __builtin_clear_padding(&value);
+  bytes->append(reinterpret_cast<const char*>(&value), sizeof(T));
+}
+
 // Puts the kernel in the queue with copies of its arguments.
 template <typename... Parameters, typename... Arguments>
 void Launch(const char* name, void (*kernel)(Parameters...), Grid grid, int threads, size_t shared_bytes, Queue* queue,
             const Arguments&... arguments) {
-  emulation::EnqueueKernel(queue, name, grid, threads, shared_bytes,
-                           [kernel, ... values = static_cast<Parameters>(arguments)] { kernel(values...); });
+  emulation::KernelEntry entry;
+  entry.name = name;
+  entry.grid = grid;
+  entry.threads = threads;
+  entry.shared_bytes = shared_bytes;
+  entry.body = [kernel, ... values = static_cast<Parameters>(arguments)] { kernel(values...); };
+  AppendBytes(kernel, &entry.arguments);
+  AppendBytes(grid, &entry.arguments);
+  AppendBytes(threads, &entry.arguments);
+  AppendBytes(shared_bytes, &entry.arguments);
+  (AppendBytes(static_cast<Parameters>(arguments), &entry.arguments), ...);
+  emulation::EnqueueKernel(queue, std::move(entry));
 }
 
 }  // namespace layover::gpu

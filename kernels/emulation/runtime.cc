@@ -3,6 +3,7 @@
 // own in theirs. Device memory is of exact size, so that AddressSanitizer sees an overrun, and begins as poison.
 #include "kernels/cuda/runtime.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -37,6 +38,7 @@ struct Queues {
   uint64_t turn = 0;
   std::map<uintptr_t, size_t> pinned;           // host memory, bytes by address
   std::optional<std::vector<HostCopy>> copies;  // while they are watched
+  Launches launches;
 };
 Queues& TheQueues() {
   static Queues& queues = *new Queues;
@@ -56,6 +58,27 @@ class EmulatedEvent : public gpu::QueueEvent {
 // One entry of a queue that the seed chooses. With the lock held; false if all are idle or wait for something outside.
 bool RunOneOfAny();
 
+// One thing that a queue is given.
+struct Task {
+  std::string what;
+  std::string arguments;  // bytes
+  Operation run;
+};
+
+class EmulatedGraph : public gpu::QueueGraph {
+ public:
+  EmulatedGraph(EmulatedQueue& queue, std::vector<Task> tasks) : queue_(queue), tasks_(std::move(tasks)) {}
+  void Launch() override;
+  std::string DifferenceTo(const gpu::QueueGraph& other) const override;
+
+ private:
+  EmulatedQueue& queue_;
+  const std::vector<Task> tasks_;
+};
+
+// Whose capture this thread is in the middle of.
+thread_local EmulatedQueue* capturing_here = nullptr;
+
 class EmulatedQueue : public gpu::Queue, public CUstream_st {
  public:
   EmulatedQueue() {
@@ -71,35 +94,76 @@ class EmulatedQueue : public gpu::Queue, public CUstream_st {
   }
 
   void CopyToDevice(void* device, const void* host, size_t bytes) override {
+    if (Refused("a copy to the card")) return;
     Watch(host, bytes, false);
-    Copy(device, host, bytes);
+    Copy("copy to the card", device, host, bytes);
   }
   void CopyToHost(void* host, const void* device, size_t bytes) override {
+    if (Refused("a copy to the host")) return;
     Watch(host, bytes, true);
-    Copy(host, device, bytes);
+    Copy("copy to the host", host, device, bytes);
   }
-  void CopyOnDevice(void* to, const void* from, size_t bytes) override { Copy(to, from, bytes); }
+  void CopyOnDevice(void* to, const void* from, size_t bytes) override { Copy("copy on the card", to, from, bytes); }
   void Fill(void* device, uint8_t byte, size_t bytes) override {
-    Put([=] {
-      if (bytes > 0) std::memset(device, byte, bytes);
-      return std::string();
-    });
+    Put({"fill", fmt::format("{} {} {}", device, byte, bytes), [=] {
+           if (bytes > 0) std::memset(device, byte, bytes);
+           return std::string();
+         }});
   }
   std::unique_ptr<gpu::QueueEvent> Record() override {
     auto event = std::make_unique<EmulatedEvent>();
+    if (Refused("an event")) return event;
     std::lock_guard lock(TheQueues().mutex);
     waiting_.push_back({.reached = event->done});
     return event;
   }
   void WaitFor(const gpu::QueueEvent& event) override {
+    if (Refused("another queue's event")) return;
     std::lock_guard lock(TheQueues().mutex);
     waiting_.push_back({.awaited = static_cast<const EmulatedEvent&>(event).done});
   }
   absl::Status Synchronize() override;
 
-  void Put(Operation operation) {
+  absl::Status BeginCapture() override {
+    LAYOVER_CHECK(!capturing_ && capturing_here == nullptr);
     std::lock_guard lock(TheQueues().mutex);
-    waiting_.push_back({.operation = std::move(operation)});
+    if (!error_.empty()) return Internal("{}", error_);
+    capturing_ = true;
+    capturing_here = this;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<gpu::QueueGraph>> EndCapture() override {
+    LAYOVER_CHECK(capturing_);
+    std::lock_guard lock(TheQueues().mutex);
+    capturing_ = false;
+    capturing_here = nullptr;
+    std::vector<Task> tasks = std::exchange(captured_, {});
+    if (!error_.empty()) return Internal("{}", error_);
+    return std::make_unique<EmulatedGraph>(*this, std::move(tasks));
+  }
+  bool ComparesGraphs() const override { return CurrentSettings().compare_graphs; }
+  // What a card does not do in the middle of a capture is an error of the queue, and so of the test.
+  bool Refused(std::string_view what) {
+    if (!capturing_) return false;
+    std::lock_guard lock(TheQueues().mutex);
+    if (error_.empty()) error_ = fmt::format("{} in a graph", what);
+    return true;
+  }
+  bool capturing() const { return capturing_; }
+
+  void Put(Task task) {
+    std::lock_guard lock(TheQueues().mutex);
+    if (capturing_) {
+      captured_.push_back(std::move(task));
+    } else {
+      waiting_.push_back({.operation = std::move(task.run)});
+    }
+  }
+  void PutAll(const std::vector<Task>& tasks) {
+    LAYOVER_CHECK(!capturing_);
+    std::lock_guard lock(TheQueues().mutex);
+    for (const Task& task : tasks) waiting_.push_back({.operation = task.run});
+    ++TheQueues().launches.graphs;
   }
   void Enqueue(std::function<ForeignStep()> step) override {
     std::lock_guard lock(TheQueues().mutex);
@@ -134,11 +198,11 @@ class EmulatedQueue : public gpu::Queue, public CUstream_st {
     const bool pinned = region != behind && begin + bytes <= region->first + region->second;
     queues.copies->push_back({to_host, bytes, pinned});
   }
-  void Copy(void* to, const void* from, size_t bytes) {
-    Put([=] {
-      if (bytes > 0) std::memcpy(to, from, bytes);
-      return std::string();
-    });
+  void Copy(std::string_view what, void* to, const void* from, size_t bytes) {
+    Put({std::string(what), fmt::format("{} {} {}", to, from, bytes), [=] {
+           if (bytes > 0) std::memcpy(to, from, bytes);
+           return std::string();
+         }});
   }
 
   struct Entry {  // one of
@@ -150,7 +214,23 @@ class EmulatedQueue : public gpu::Queue, public CUstream_st {
   std::deque<Entry> waiting_;
   bool foreign_ = false;  // another library uses it; no kernel of ours is put in it
   std::string error_;
+  bool capturing_ = false;  // of the queue's own thread
+  std::vector<Task> captured_;
 };
+
+void EmulatedGraph::Launch() {
+  queue_.PutAll(tasks_);
+}
+
+std::string EmulatedGraph::DifferenceTo(const gpu::QueueGraph& other) const {
+  const std::vector<Task>& now = static_cast<const EmulatedGraph&>(other).tasks_;
+  for (size_t i = 0; i < std::min(tasks_.size(), now.size()); ++i) {
+    if (tasks_[i].what != now[i].what) return fmt::format("entry {} is {}, was {}", i, now[i].what, tasks_[i].what);
+    if (tasks_[i].arguments != now[i].arguments) return fmt::format("entry {}, {}, has other arguments", i, now[i].what);
+  }
+  if (tasks_.size() != now.size()) return fmt::format("{} entries, were {}", now.size(), tasks_.size());
+  return {};
+}
 
 bool RunOneOfAny() {
   Queues& queues = TheQueues();
@@ -187,6 +267,7 @@ void StartPump() {
 }
 
 absl::Status EmulatedQueue::Synchronize() {
+  if (Refused("waiting")) return Internal("waiting in a graph");
   std::unique_lock lock(TheQueues().mutex);
   while (!waiting_.empty()) {
     if (RunOneOfAny()) continue;
@@ -216,18 +297,29 @@ std::vector<HostCopy> TakeHostCopies() {
   return std::exchange(TheQueues().copies, std::nullopt).value_or(std::vector<HostCopy>());
 }
 
-void EnqueueKernel(gpu::Queue* queue, const char* name, gpu::Grid grid, int threads, size_t shared_bytes,
-                   std::function<void()> body) {
-  static_cast<EmulatedQueue*>(queue)->Put([=, body = std::move(body)] {
-    KernelLaunch launch;
-    launch.name = name;
-    launch.grid = {grid.x, grid.y, grid.z};
-    launch.block = {static_cast<unsigned>(threads), 1, 1};
-    launch.shared_bytes = shared_bytes;
-    launch.run = [](void* arguments) { (*static_cast<const std::function<void()>*>(arguments))(); };
-    launch.arguments = const_cast<std::function<void()>*>(&body);
-    return RunKernel(launch, CurrentSettings());
-  });
+void EnqueueKernel(gpu::Queue* queue, KernelEntry entry) {
+  auto* const emulated = static_cast<EmulatedQueue*>(queue);
+  if (!emulated->capturing()) {
+    std::lock_guard lock(TheQueues().mutex);
+    ++TheQueues().launches.kernels;
+  }
+  const std::string name = entry.name;
+  std::string arguments = std::move(entry.arguments);
+  emulated->Put({name, std::move(arguments), [entry = std::move(entry)] {
+                   KernelLaunch launch;
+                   launch.name = entry.name;
+                   launch.grid = {entry.grid.x, entry.grid.y, entry.grid.z};
+                   launch.block = {static_cast<unsigned>(entry.threads), 1, 1};
+                   launch.shared_bytes = entry.shared_bytes;
+                   launch.run = [](void* body) { (*static_cast<const std::function<void()>*>(body))(); };
+                   launch.arguments = const_cast<std::function<void()>*>(&entry.body);
+                   return RunKernel(launch, CurrentSettings());
+                 }});
+}
+
+Launches TakeLaunches() {
+  std::lock_guard lock(TheQueues().mutex);
+  return std::exchange(TheQueues().launches, {});
 }
 
 }  // namespace layover::emulation
@@ -243,6 +335,7 @@ absl::StatusOr<CardInfo> OpenCard(int index) {
 void UseCard(int) {}
 
 absl::StatusOr<void*> AllocateOnDevice(int, size_t bytes) {
+  if (emulation::capturing_here != nullptr) (void)emulation::capturing_here->Refused("memory allocated");
   void* memory = nullptr;
   if (bytes > static_cast<size_t>(emulation::kCardBytes) || posix_memalign(&memory, 256, bytes > 0 ? bytes : 1) != 0) {
     return ResourceExhausted("no memory on the card for {} bytes", bytes);
@@ -252,6 +345,7 @@ absl::StatusOr<void*> AllocateOnDevice(int, size_t bytes) {
 }
 
 void FreeOnDevice(int, void* memory) {
+  if (emulation::capturing_here != nullptr) (void)emulation::capturing_here->Refused("memory freed");
   {
     std::lock_guard lock(emulation::TheQueues().mutex);
     while (emulation::RunOneOfAny()) {

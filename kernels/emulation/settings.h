@@ -28,6 +28,9 @@ struct Settings {
   size_t most_pinned = SIZE_MAX;    // more host memory than this in one piece is not page-locked
   // A barrier, or a wait for copies, that kernels run past: the bug that a test plants. "attention.cu:137", null: none.
   const char* left_out = nullptr;
+  // Whatever a graph stands for is put together anew each time, and has to be the graph's to the last argument. A card
+  // cannot do that.
+  bool compare_graphs = true;
 };
 
 Settings CurrentSettings();
@@ -42,6 +45,13 @@ struct Ran {
 };
 // What ran since the last call.
 Ran TakeRan();
+
+struct Launches {
+  int64_t kernels = 0;  // put in a queue one by one
+  int64_t graphs = 0;
+};
+// Since the last call, in all queues.
+Launches TakeLaunches();
 
 }  // namespace layover::emulation
 

@@ -136,6 +136,22 @@ TEST_P(GpuAttention, MixedStepsWithSharedBlocksAreTheCpus) {
   SameOnBoth<float>([&](Device* device) { return Attend(device, in); }, kManyMultiprocessors, Some());
 }
 
+// Graphs are made for rounded lengths: the grid covers pages that no sequence has, and tables do not name.
+TEST_P(GpuAttention, PositionsBeyondTheLongestChangeNothing) {
+  const Inputs in = MakeInputs(GetParam(), {{130, 1}, {1, 1}, {64, 1}}, 8);
+  for (const int max_positions : {256, 768}) {
+    const auto attend = [&](Device* device) {
+      Memory memory(device);
+      OnDevice on(&memory, in);
+      on.args.slices.max_positions = max_positions;
+      memory.stream()->Attention(on.args);
+      return memory.Get(on.out, on.out_floats);
+    };
+    EXPECT_EQ(SameOnBoth<float>(attend, kManyMultiprocessors, Schedules::kInner).size(),
+              3u * static_cast<size_t>(GetParam().heads * GetParam().head_dim + 2));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Shapes, GpuAttention,
     testing::Values(Shape{KvType::kF16, 9, 3, 64}, Shape{KvType::kF32, 4, 2, 64}, Shape{KvType::kQ8_0, 6, 2, 64},
@@ -200,9 +216,12 @@ TEST(GpuAttentionWaves, SmallScratchChangesNothing) {
       OnDevice on(&memory, in);
       const std::unique_ptr<gpu::Queue> queue = gpu::NewQueue(0);
       float* scratch = memory.Zeroed<float>(states * of_state);
-      gpu::LaunchAttention(on.args, {scratch, states * of_state, kManyMultiprocessors}, queue.get());
-      ASSERT_TRUE(queue->Synchronize().ok());
-      ASSERT_TRUE(SameValues(memory.Get(on.out, on.out_floats), want)) << states;
+      for (const int max_positions : {in.attend.Table().max_positions, 1024}) {
+        on.args.slices.max_positions = max_positions;
+        gpu::LaunchAttention(on.args, {scratch, states * of_state, kManyMultiprocessors}, queue.get());
+        ASSERT_TRUE(queue->Synchronize().ok());
+        ASSERT_TRUE(SameValues(memory.Get(on.out, on.out_floats), want)) << states << " " << max_positions;
+      }
     }
   });
 }

@@ -1,9 +1,11 @@
-// Emulated queues: late, each in its own order, errors for good.
+// Emulated queues: late, each in its own order, errors for good; and their graphs.
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/gpu.h"
@@ -159,6 +161,102 @@ TEST(Queue, TellsInWhichPiecesAndThroughWhichMemoryCopiesWent) {
   emulation::SetSettings(settings);
   EXPECT_FALSE(PinHostMemory(0, host.data(), 100));
   emulation::SetSettings({});
+}
+
+// --- graphs
+
+TEST(QueueGraph, RunsLateAndAsOftenAsItIsLaunched) {
+  const std::unique_ptr<Queue> queue = NewQueue(0);
+  int device = 5, other = 0;
+  emulation::TakeLaunches();
+  ASSERT_TRUE(queue->BeginCapture().ok());
+  Launch("AddOne", AddOne, {1}, 32, 0, queue.get(), &device);
+  queue->CopyOnDevice(&other, &device, sizeof(int));
+  queue->Fill(&device, 0, sizeof(int));
+  const auto graph = queue->EndCapture();
+  ASSERT_TRUE(graph.ok()) << graph.status().message();
+  EXPECT_TRUE(queue->Synchronize().ok());
+  EXPECT_EQ(device, 5) << "capturing runs nothing";
+  (*graph)->Launch();
+  Launch("AddOne", AddOne, {1}, 32, 0, queue.get(), &other);
+  EXPECT_EQ(device, 5);
+  EXPECT_TRUE(queue->Synchronize().ok());
+  EXPECT_EQ(other, 7);
+  (*graph)->Launch();
+  EXPECT_TRUE(queue->Synchronize().ok());
+  EXPECT_EQ(other, 1);
+  const emulation::Launches launches = emulation::TakeLaunches();
+  EXPECT_EQ(launches.graphs, 2);
+  EXPECT_EQ(launches.kernels, 1);
+}
+
+TEST(QueueGraph, MayGoWhileItRuns) {
+  const std::unique_ptr<Queue> queue = NewQueue(0);
+  int device = 0;
+  {
+    ASSERT_TRUE(queue->BeginCapture().ok());
+    Launch("AddOne", AddOne, {1}, 32, 0, queue.get(), &device);
+    const auto graph = queue->EndCapture();
+    (*graph)->Launch();
+  }
+  EXPECT_TRUE(queue->Synchronize().ok());
+  EXPECT_EQ(device, 1);
+}
+
+TEST(QueueGraph, WhatDoesNotBelongInOneIsRefused) {
+  int device = 0, host = 0;
+  void* const memory = AllocateOnDevice(0, 16).value();
+  const std::unique_ptr<Queue> other = NewQueue(0);
+  const std::unique_ptr<QueueEvent> event = other->Record();
+  const std::pair<const char*, std::function<void(Queue*)>> misuses[] = {
+      {"a copy to the card in a graph", [&](Queue* queue) { queue->CopyToDevice(&device, &host, sizeof(int)); }},
+      {"a copy to the host in a graph", [&](Queue* queue) { queue->CopyToHost(&host, &device, sizeof(int)); }},
+      {"an event in a graph", [&](Queue* queue) { queue->Record(); }},
+      {"another queue's event in a graph", [&](Queue* queue) { queue->WaitFor(*event); }},
+      {"waiting in a graph", [&](Queue* queue) { EXPECT_FALSE(queue->Synchronize().ok()); }},
+      {"memory allocated in a graph", [&](Queue*) { FreeOnDevice(0, AllocateOnDevice(0, 16).value()); }},
+      {"memory freed in a graph", [&](Queue*) { FreeOnDevice(0, memory); }},
+  };
+  for (const auto& [message, misuse] : misuses) {
+    const std::unique_ptr<Queue> queue = NewQueue(0);
+    ASSERT_TRUE(queue->BeginCapture().ok());
+    Launch("AddOne", AddOne, {1}, 32, 0, queue.get(), &device);
+    misuse(queue.get());
+    EXPECT_EQ(queue->EndCapture().status().message(), message);
+    EXPECT_EQ(queue->Synchronize().message(), message);
+    EXPECT_FALSE(queue->BeginCapture().ok()) << "after a failure nothing is captured";
+  }
+  EXPECT_EQ(device, 0);
+}
+
+TEST(QueueGraph, AnotherThreadAllocatesMeanwhile) {
+  const std::unique_ptr<Queue> queue = NewQueue(0), other = NewQueue(0);
+  ASSERT_TRUE(queue->BeginCapture().ok());
+  std::thread([&] {
+    void* const memory = AllocateOnDevice(0, 16).value();
+    other->Fill(memory, 0, 16);
+    EXPECT_TRUE(other->Synchronize().ok());
+    FreeOnDevice(0, memory);
+  }).join();
+  EXPECT_TRUE(queue->EndCapture().ok());
+}
+
+TEST(QueueGraph, TellsWhereAnotherDiffers) {
+  const std::unique_ptr<Queue> queue = NewQueue(0);
+  int a = 0, b = 0;
+  const auto capture = [&](int* word, unsigned blocks, size_t fill, int entries) {
+    EXPECT_TRUE(queue->BeginCapture().ok());
+    for (int i = 0; i < entries; ++i) Launch("AddOne", AddOne, {blocks}, 32, 0, queue.get(), word);
+    queue->Fill(&b, 0, fill);
+    return *queue->EndCapture();
+  };
+  const auto graph = capture(&a, 1, 4, 1);
+  EXPECT_EQ(graph->DifferenceTo(*capture(&a, 1, 4, 1)), "");
+  EXPECT_EQ(graph->DifferenceTo(*capture(&b, 1, 4, 1)), "entry 0, AddOne, has other arguments");
+  EXPECT_EQ(graph->DifferenceTo(*capture(&a, 2, 4, 1)), "entry 0, AddOne, has other arguments");
+  EXPECT_EQ(graph->DifferenceTo(*capture(&a, 1, 3, 1)), "entry 1, fill, has other arguments");
+  EXPECT_EQ(graph->DifferenceTo(*capture(&a, 1, 4, 2)), "entry 1 is AddOne, was fill");
+  EXPECT_EQ(capture(&a, 1, 4, 0)->DifferenceTo(*graph), "entry 0 is AddOne, was fill");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 LAYOVER_TEST_DEVICES="cuda:0,cuda:0" runs it on real cards.
 """
 import os
+import re
 import unittest
 
 from harness import Case, Server, layover, tiny_model
@@ -43,6 +44,11 @@ class Emulated(Case):
             server.stop()
         return first, second
 
+    def graphs_of(self, server):
+        """Steps that ran as graphs, by stage, from what the stages of a server that has stopped said last."""
+        said = re.findall(r"stage-(\d): (\d+) of (\d+) steps ran as graphs \((\d+) made\)", server.log_text())
+        return {int(stage): (int(graphs), int(steps), int(made)) for stage, graphs, steps, made in said}
+
     def same(self, got, want):
         for a, b in zip(got, want):
             self.assertSameIds(a, b)
@@ -57,6 +63,27 @@ class Emulated(Case):
         self.same(restored, control)
         # The kernels keep the contract's order, so the CPU back end gives the same bits.
         self.same(control, self.both_turns("processor", PROCESSOR))
+
+    def test_decode_runs_as_graphs(self):
+        model = tiny_model(self.folder, *FLAGS)
+        with_graphs = Server(topology(model, None, EMULATED), self.folder, name="graphs").start()
+        without = Server(topology(model, None, PROCESSOR), self.folder, name="plain").start()
+        try:
+            for conversation, begin in (("a", 10), ("b", 60), ("a", 10)):
+                replies = [self.talk(server, HISTORY[begin:], conversation, tokens=20)[0] for server in (with_graphs, without)]
+                self.same(replies[:1], replies[1:])
+        finally:
+            with_graphs.stop()
+            without.stop()
+        # All decode steps but the first two with each slot.
+        counts = self.graphs_of(with_graphs)
+        self.assertEqual(sorted(counts), [0, 1], with_graphs.log_text())
+        for graphs, steps, made in counts.values():
+            self.assertGreaterEqual(graphs, 3 * 19 - 8)
+            self.assertGreaterEqual(made, 2)
+            self.assertLessEqual(made, 6)
+            self.assertGreater(steps, graphs)
+        self.assertEqual(self.graphs_of(without), {})
 
     def test_q8_0_pages(self):
         self.same(self.both_turns("emulated", EMULATED, kv_type="q8_0"), self.both_turns("processor", PROCESSOR, kv_type="q8_0"))

@@ -22,8 +22,11 @@ inline constexpr int kStepRows = 256;
 
 class TestStage {
  public:
-  TestStage(const GgufFile& file, const ModelShape& shape, int stage, LayerRange layers, KvType kv_type, int threads) {
-    device_ = *OpenDevice("cpu", {.threads = threads});
+  TestStage(const GgufFile& file, const ModelShape& shape, int stage, LayerRange layers, KvType kv_type, int threads)
+      : TestStage(file, shape, stage, layers, kv_type, *OpenDevice("cpu", {.threads = threads})) {}
+  TestStage(const GgufFile& file, const ModelShape& shape, int stage, LayerRange layers, KvType kv_type,
+            std::unique_ptr<Device> device)
+      : device_(std::move(device)) {
     pages_ =
         *KvPages::Create(*device_, shape, layers, kv_type, {.full = kPages, .window = shape.window > 0 ? kPages : 0});
     states_ = *RecurrentState::Create(*device_, shape, layers, shape.recurrent.conv_taps > 0 ? kSlots : 0);
@@ -54,6 +57,8 @@ class TestStage {
   }
 
   SessionTable& sessions() { return *sessions_; }
+  StepRunner& runner() { return *runner_; }
+  Stream& stream() { return *stream_; }
   Transfers& transfers() { return *transfers_; }
   int layers_with_state() const { return static_cast<int>(states_->layers().size()); }
   LayerRange layers() const { return pages_->layers(); }
