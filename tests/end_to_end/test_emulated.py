@@ -30,8 +30,8 @@ class Emulated(Case):
         reply = server.complete(history, conversation, max_tokens=tokens, ignore_eos=True, return_row_digests=True)
         return reply, history + reply["choices"][0]["token_ids"]
 
-    def both_turns(self, name, devices, store=None, restart=False, **keys):
-        model = tiny_model(self.folder, *FLAGS)
+    def both_turns(self, name, devices, store=None, restart=False, flags=FLAGS, **keys):
+        model = tiny_model(self.folder, *flags)
         text = topology(model, store, devices, **keys)
         server = Server(text, self.folder, name=name).start()
         try:
@@ -87,6 +87,13 @@ class Emulated(Case):
 
     def test_q8_0_pages(self):
         self.same(self.both_turns("emulated", EMULATED, kv_type="q8_0"), self.both_turns("processor", PROCESSOR, kv_type="q8_0"))
+
+    def test_mixtures_of_experts(self):
+        for name in ("gpt-oss", "qwen3moe"):
+            with self.subTest(name):
+                flags = ("--arch", name, "--type", "Q8_0")
+                emulated = self.both_turns("emulated", ((DEVICES[0], "0-1"), (DEVICES[1], "2-2")), flags=flags)
+                self.same(emulated, self.both_turns("processor", (("cpu", "0-2"),), flags=flags))
 
     def test_a_card_that_is_not_there_is_named(self):
         kind = DEVICES[0].split(":")[0]
