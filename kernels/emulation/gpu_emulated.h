@@ -126,7 +126,9 @@ GPU_UNWATCHED inline uint32_t Ballot(uint32_t mask, bool vote, Site site) {
 // An atomic access orders what came before it and what comes after, as __threadfence beside it does on a card.
 GPU_UNWATCHED inline int AtomicAdd(int* word, int value) {
   OrderAtomic(word);
-  return std::exchange(*word, *word + value);
+  const int before = *word;  // here, not in a function that is watched
+  *word = before + value;
+  return before;
 }
 
 }  // namespace layover::emulation
