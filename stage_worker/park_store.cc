@@ -20,7 +20,7 @@ int32_t PlaceOf(const StatePiece& piece) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const ParkImage>> ParkImage::Copy(Device& device, const StatePieces& pieces,
+absl::StatusOr<std::shared_ptr<const ParkImage>> ParkImage::Copy(PieceCopier& copier, const StatePieces& pieces,
                                                                  const StageSession& session,
                                                                  const std::vector<wire::StateAt>& checkpoints) {
   FaultPoint point(FaultKind::kCopy, "host memory");
@@ -29,32 +29,33 @@ absl::StatusOr<std::shared_ptr<const ParkImage>> ParkImage::Copy(Device& device,
   const auto length = static_cast<int64_t>(session.tokens.size());
   image->tokens_ = session.tokens;
   image->bytes_ = length * static_cast<int64_t>(sizeof(int32_t));
-  const std::unique_ptr<Stream> stream = device.NewCopyStream();
   const auto keep = [&](const std::vector<PieceRun>& runs, const StateTables& from) {
     for (const PieceRun& run : runs) {
-      for (const StatePiece& piece : run) image->Keep(*stream, pieces, piece, from);
+      for (const StatePiece& piece : run) image->Keep(copier, pieces, piece, from);
     }
   };
   const StateTables tables{session.pages, session.window_pages, session.state_slot};
   RETURN_IF_ERROR(pieces.CheckTables(length, tables));
+  for (const wire::StateAt& checkpoint : checkpoints) {
+    RETURN_IF_ERROR(pieces.CheckTables(checkpoint.position, {session.pages, checkpoint.window_pages, checkpoint.slot}));
+  }
   try {
     keep(pieces.Rows(0, length), tables);
     keep(pieces.StateAt(length), tables);
     for (const wire::StateAt& checkpoint : checkpoints) {
       const StateTables at{session.pages, checkpoint.window_pages, checkpoint.slot};
-      RETURN_IF_ERROR(pieces.CheckTables(checkpoint.position, at));
       keep(pieces.StateAt(checkpoint.position), at);
     }
   } catch (const std::bad_alloc&) {
-    (void)stream->Synchronize();  // what is copied still writes into the image
+    (void)copier.Finish();  // what is copied still writes into the image
     return ResourceExhausted("the host has no memory for the image of {} tokens", length);
   }
-  RETURN_IF_ERROR(stream->Synchronize());
+  RETURN_IF_ERROR(copier.Finish());
   point.Done();
   return image;
 }
 
-void ParkImage::Keep(Stream& stream, const StatePieces& pieces, const StatePiece& piece, const StateTables& from) {
+void ParkImage::Keep(PieceCopier& copier, const StatePieces& pieces, const StatePiece& piece, const StateTables& from) {
   std::vector<Part>& parts = parts_[{piece.kind, piece.layer, PlaceOf(piece)}];
   for (const Part& part : parts) {
     if (part.begin <= piece.begin && part.end >= piece.end) return;  // equal positions have equal rows
@@ -64,7 +65,7 @@ void ParkImage::Keep(Stream& stream, const StatePieces& pieces, const StatePiece
   part.end = piece.end;
   part.bytes.resize(pieces.Bytes(piece));
   bytes_ += static_cast<int64_t>(part.bytes.size());
-  pieces.Read(stream, piece, from, part.bytes.data());
+  copier.Read(part.bytes, [&](Stream& stream, std::byte* room) { pieces.Read(stream, piece, from, room); });
 }
 
 bool ParkImage::HasStateAt(const StatePieces& pieces, int64_t position) const {

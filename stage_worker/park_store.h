@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "stage_worker/copy_buffers.h"
 #include "stage_worker/session_table.h"
 #include "stage_worker/state_pieces.h"
 
@@ -20,7 +21,7 @@ namespace layover {
 class ParkImage {
  public:
   // Copies the session's rows, its state and the checkpoints; nothing of them may change meanwhile.
-  static absl::StatusOr<std::shared_ptr<const ParkImage>> Copy(Device& device, const StatePieces& pieces,
+  static absl::StatusOr<std::shared_ptr<const ParkImage>> Copy(PieceCopier& copier, const StatePieces& pieces,
                                                                const StageSession& session,
                                                                const std::vector<wire::StateAt>& checkpoints);
 
@@ -34,7 +35,7 @@ class ParkImage {
  private:
   // Of one page the window rows of several checkpoints may be kept, each with a part of them.
   using Key = std::tuple<RecordKind, int32_t, int32_t>;  // kind, layer, page (rows) or position (states)
-  void Keep(Stream& stream, const StatePieces& pieces, const StatePiece& piece, const StateTables& from);
+  void Keep(PieceCopier& copier, const StatePieces& pieces, const StatePiece& piece, const StateTables& from);
 
   struct Part {
     int32_t begin = 0;  // first row

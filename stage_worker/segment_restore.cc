@@ -1,6 +1,7 @@
 #include "stage_worker/segment_restore.h"
 
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "common/status.h"
 #include "common/storage/file_names.h"
 #include "common/storage/record_plan.h"
+#include "stage_worker/copy_buffers.h"
 
 namespace layover {
 namespace {
@@ -22,11 +24,11 @@ struct Destination {
 
 class Restore {
  public:
-  Restore(Device& device, const StatePieces& pieces, const wire::RestoreSession& restore, const RestoreHooks& hooks)
+  Restore(Stream& stream, const StatePieces& pieces, const wire::RestoreSession& restore, const RestoreHooks& hooks)
       : pieces_(pieces),
         restore_(restore),
         hooks_(hooks),
-        stream_(device.NewCopyStream()),
+        stream_(stream),
         prefixes_(restore.tokens),
         n_tokens_(static_cast<int32_t>(restore.tokens.size())) {
     tables_.push_back({restore.pages, restore.state.window_pages, restore.state.slot});
@@ -39,11 +41,11 @@ class Restore {
     RETURN_IF_ERROR(OpenFiles());
     for (const auto& reader : readers_) RETURN_IF_ERROR(ProveTokens(*reader));
     RETURN_IF_ERROR(PlanAll());
-    pieces_.ZeroUnfilled(*stream_, restore_.pages, static_cast<int64_t>(restore_.tokens.size()));
-    for (const StateTables& tables : tables_) pieces_.ZeroWindow(*stream_, tables.window_pages);
+    pieces_.ZeroUnfilled(stream_, restore_.pages, static_cast<int64_t>(restore_.tokens.size()));
+    for (const StateTables& tables : tables_) pieces_.ZeroWindow(stream_, tables.window_pages);
     RETURN_IF_ERROR(ReadAll());
     for (const auto& reader : readers_) *bytes_read += static_cast<int64_t>(reader->bytes_read());
-    return stream_->Synchronize();
+    return absl::OkStatus();
   }
 
  private:
@@ -128,12 +130,21 @@ class Restore {
     for (const SegmentReads& reads : GroupBySegment(plan_)) {
       SegmentReader& reader = *readers_[reads.segment];
       const size_t segment = reads.segment;
-      RETURN_IF_ERROR(reader.ReadRecords(
-          reads.positions, [&](const IndexEntry& entry, std::span<const std::byte> payload) -> absl::Status {
-            if (hooks_.cancelled()) return layover::Cancelled("restore {} was cancelled", restore_.restore);
-            const auto position = static_cast<size_t>(&entry - reader.index().data());
-            return Use(destinations_.at({segment, position}), entry.key, payload);
-          }));
+      const auto use = [&](const IndexEntry& entry, std::span<const std::byte> payload) -> absl::Status {
+        if (hooks_.cancelled()) return layover::Cancelled("restore {} was cancelled", restore_.restore);
+        const auto position = static_cast<size_t>(&entry - reader.index().data());
+        return Use(destinations_.at({segment, position}), entry.key, payload);
+      };
+      // The device takes payloads from the reader's own buffers, beside what is read and verified meanwhile.
+      std::deque<std::unique_ptr<Event>> copies;
+      const ReadHold hold{.used = [&] { copies.push_back(stream_.Record()); },
+                          .done = [&] { return copies.front()->Done(); },
+                          .wait =
+                              [&] {
+                                WaitFor(*copies.front());
+                                copies.pop_front();
+                              }};
+      RETURN_IF_ERROR(reader.ReadRecords(reads.positions, use, &hold));
       hooks_.tick(bytes_done_, bytes_total_);
     }
     return absl::OkStatus();
@@ -150,7 +161,7 @@ class Restore {
       const size_t row_bytes = payload.size() / static_cast<size_t>(key.tokens());
       const bool is_state = key.kind == RecordKind::kRecurrent || key.kind == RecordKind::kConv;
       const size_t offset = is_state ? 0 : static_cast<size_t>(to.begin - key.token_begin) * row_bytes;
-      pieces_.Write(*stream_, piece, tables_[to.tables], payload.data() + offset);
+      pieces_.Write(stream_, piece, tables_[to.tables], payload.data() + offset);
     }
     bytes_done_ += static_cast<int64_t>(payload.size());
     return absl::OkStatus();
@@ -159,7 +170,7 @@ class Restore {
   const StatePieces& pieces_;
   const wire::RestoreSession& restore_;
   const RestoreHooks& hooks_;
-  const std::unique_ptr<Stream> stream_;
+  Stream& stream_;
   const PrefixDigests prefixes_;
   const int32_t n_tokens_;
   std::vector<StateTables> tables_;  // of the session, then of each checkpoint
@@ -173,9 +184,12 @@ class Restore {
 
 }  // namespace
 
-absl::Status FillFromSegments(Device& device, const StatePieces& pieces, const wire::RestoreSession& restore,
+absl::Status FillFromSegments(Stream& stream, const StatePieces& pieces, const wire::RestoreSession& restore,
                               const RestoreHooks& hooks, int64_t* bytes_read) {
-  return Restore(device, pieces, restore, hooks).Run(bytes_read);
+  const absl::Status status = Restore(stream, pieces, restore, hooks).Run(bytes_read);
+  // Also after an error: the pages may be somebody else's next.
+  const absl::Status copied = stream.Synchronize();
+  return status.ok() ? copied : status;
 }
 
 }  // namespace layover

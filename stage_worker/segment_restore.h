@@ -21,9 +21,10 @@ struct RestoreHooks {
   std::function<void(int64_t bytes_done, int64_t bytes_total)> tick;
 };
 
-// Fills the pages and slots of the restore; they are zeroed first. Adds the bytes read from files to *bytes_read.
+// Fills the pages and slots of the restore, through a copy stream, which is idle again when this returns; they are zeroed
+// first. Adds the bytes read from files to *bytes_read.
 // DataLoss or FailedPrecondition, with the part named, if anything is missing, damaged or of another history.
-absl::Status FillFromSegments(Device& device, const StatePieces& pieces, const wire::RestoreSession& restore,
+absl::Status FillFromSegments(Stream& stream, const StatePieces& pieces, const wire::RestoreSession& restore,
                               const RestoreHooks& hooks, int64_t* bytes_read);
 
 }  // namespace layover

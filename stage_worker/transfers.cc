@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "common/limits_pages.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "common/storage/durable_file.h"
@@ -34,6 +35,14 @@ int64_t BytesOf(const StatePieces& pieces, const std::vector<PieceRun>& runs) {
     for (const StatePiece& piece : run) bytes += pieces.Bytes(piece);
   }
   return static_cast<int64_t>(bytes);
+}
+
+// Large enough for any record, with what a buffer carries over from the one before.
+std::unique_ptr<CopyBuffers> BuffersFor(Device& device, const RecurrentState& states) {
+  if (device.Name() == "cpu") return nullptr;
+  const size_t largest = std::max(states.recurrent_bytes(), states.conv_bytes()) + limits::kBlockBytes;
+  const size_t whole = (largest + limits::kIoBufferBytes - 1) / limits::kIoBufferBytes * limits::kIoBufferBytes;
+  return CopyBuffers::Create(device, limits::kCopyBuffers, std::max(whole, limits::kCopyBufferBytes));
 }
 
 }  // namespace
@@ -93,9 +102,23 @@ void Transfers::Lane::Loop() {
   }
 }
 
+Stream& Transfers::LaneStream::Get() {
+  if (stream_ == nullptr) stream_ = device_.NewCopyStream();
+  return *stream_;
+}
+
+void Transfers::LaneStream::Check() {
+  if (stream_ != nullptr && !stream_->Synchronize().ok()) stream_.reset();
+}
+
 Transfers::Transfers(Device& device, const KvPages& pages, const RecurrentState& states, int stage,
                      Mailbox<TransferResult>* results)
-    : device_(device), pieces_(pages, states), stage_(stage), results_(results) {}
+    : pieces_(pages, states),
+      stage_(stage),
+      results_(results),
+      buffers_(BuffersFor(device, states)),
+      save_stream_(device),
+      restore_stream_(device) {}
 
 Transfers::~Transfers() { CancelAll(); }
 
@@ -165,17 +188,23 @@ absl::StatusOr<std::string> Transfers::DirectoryFor(const wire::SaveSession& sav
 
 absl::StatusOr<std::unique_ptr<SegmentReader>> Transfers::OpenSegment(const wire::SegmentRef& ref,
                                                                       const SegmentExpectations& expected) const {
-  if (ref.host == home_.host && home_.own == nullptr) return SegmentReader::Open(ref.path, expected, {});
+  const SegmentReader::Options options{.io = IoOptions()};
+  if (ref.host == home_.host && home_.own == nullptr) return SegmentReader::Open(ref.path, expected, options);
   const std::string file(BaseName(ref.path));
   if (ref.host == home_.host) {
     ASSIGN_OR_RETURN(const std::string folder, home_.own->FolderOf(ref.folder));
-    return SegmentReader::Open(JoinPath(folder, file), expected, {});
+    return SegmentReader::Open(JoinPath(folder, file), expected, options);
   }
   const auto link = home_.elsewhere.find(ref.host);
   if (link == home_.elsewhere.end()) return FailedPrecondition("{} is kept by {}, which stage {} cannot reach", file, ref.host, stage_);
-  auto blocks = link->second->Open(ref.folder, file);
+  auto blocks = link->second->Open(ref.folder, file, buffers_.get());
   if (!blocks.ok()) return WithPart(blocks.status(), {.file = file});
-  return OpenSegmentBlocks(*std::move(blocks), ref.path, expected, {});
+  return OpenSegmentBlocks(*std::move(blocks), ref.path, expected, options);
+}
+
+BlockIoOptions Transfers::IoOptions() const {
+  if (buffers_ == nullptr) return {};
+  return {.request_bytes = limits::kCopyBufferBytes, .memory = buffers_.get()};
 }
 
 // Between two buffers of a save: rests if steps run. Its own proof's is one, and the last before the cut may be another,
@@ -206,6 +235,7 @@ wire::SaveReceipt Transfers::DoSave(const wire::SaveSession& save, const std::ve
                             .n_tokens = trunk.n_tokens,
                             .prefix = DigestOfTokens(tokens.first(static_cast<size_t>(trunk.n_tokens)))};
   receipt.status = wire::ToWire(WriteSegment(save, sources, &receipt));
+  save_stream_.Check();
   receipt.ms = MsSince(start);
   return receipt;
 }
@@ -226,7 +256,7 @@ absl::Status Transfers::WriteSegment(const wire::SaveSession& save, const std::v
     bytes_total += BytesOf(pieces_, pieces_.Rows(cut.base, cut.n_tokens));
     bytes_total += BytesOf(pieces_, pieces_.StateAt(cut.n_tokens, cut.window_base));
   }
-  SegmentWriter::Options options;
+  SegmentWriter::Options options{.io = IoOptions()};
   Clock::time_point since = Clock::now();
   const int64_t steps_before = steps_;
   options.progress = [&](uint64_t bytes) {
@@ -251,8 +281,7 @@ absl::Status Transfers::WriteBranch(const wire::SaveSession& save, const wire::B
                                     SegmentWriter& writer) {
   const std::vector<int32_t>& tokens = TokensOf(source);
   const PrefixDigests prefixes(std::span<const int32_t>(tokens).first(static_cast<size_t>(cut.n_tokens)));
-  const std::unique_ptr<Stream> stream = device_.NewCopyStream();
-  const RunWriter to{writer, *stream, prefixes, source.image.get(), cut.branch};
+  const RunWriter to{writer, save_stream_.Get(), prefixes, source.image.get(), cut.branch};
   const StageSession& session = source.session;
   for (const wire::StateAt& checkpoint : cut.checkpoints) {
     RETURN_IF_ERROR(WriteRuns(save, to, pieces_.StateAt(checkpoint.position, cut.window_base),
@@ -277,27 +306,57 @@ absl::Status Transfers::WriteRuns(const wire::SaveSession& save, const RunWriter
   for (const PieceRun& run : runs) {
     if (Cancelled(save.save)) return layover::Cancelled("save {} was aborted", save.save);
     RETURN_IF_ERROR(to.writer.BeginRun());
-    for (const StatePiece& piece : run) {
-      const RecordKey key = to.Key(piece.kind, pieces_.Element(piece), piece.layer, piece.begin, piece.end);
-      ASSIGN_OR_RETURN(const std::span<std::byte> room, to.writer.AppendRecord(key, pieces_.Bytes(piece)));
-      if (to.image == nullptr) {
-        pieces_.Read(to.stream, piece, from, room.data());
-        RETURN_IF_ERROR(to.stream.Synchronize());
-        continue;
-      }
-      const std::byte* parked = to.image->Find(pieces_, piece);
-      if (parked == nullptr) return Internal("the parked image lacks the {} at {}", RecordKindName(piece.kind), piece.end);
-      std::memcpy(room.data(), parked, room.size());
-    }
+    RETURN_IF_ERROR(to.image == nullptr ? WriteRun(save, to, run, from) : WriteParkedRun(to, run));
   }
   return absl::OkStatus();
+}
+
+// A device copies as many pieces as share a buffer together; pages in host memory are best digested one by one, as they come.
+absl::Status Transfers::WriteRun(const wire::SaveSession& save, const RunWriter& to, const PieceRun& run,
+                                 const StateTables& from) {
+  if (buffers_ == nullptr) {
+    for (const StatePiece& piece : run) {
+      ASSIGN_OR_RETURN(const std::span<std::byte> room, to.writer.AppendRecord(KeyOf(to, piece), pieces_.Bytes(piece)));
+      pieces_.Read(to.stream, piece, from, room.data());
+      RETURN_IF_ERROR(to.stream.Synchronize());
+    }
+    return absl::OkStatus();
+  }
+  std::vector<SegmentWriter::RecordSize> records;
+  records.reserve(run.size());
+  for (const StatePiece& piece : run) records.push_back({KeyOf(to, piece), pieces_.Bytes(piece)});
+  return to.writer.AppendRecords(
+      records, [&](size_t i, std::span<std::byte> room) { pieces_.Read(to.stream, run[i], from, room.data()); },
+      [&]() -> absl::Status {
+        RETURN_IF_ERROR(to.stream.Synchronize());
+        return Cancelled(save.save) ? layover::Cancelled("save {} was aborted", save.save) : absl::OkStatus();
+      });
+}
+
+absl::Status Transfers::WriteParkedRun(const RunWriter& to, const PieceRun& run) {
+  for (const StatePiece& piece : run) {
+    ASSIGN_OR_RETURN(const std::span<std::byte> room, to.writer.AppendRecord(KeyOf(to, piece), pieces_.Bytes(piece)));
+    const std::byte* parked = to.image->Find(pieces_, piece);
+    if (parked == nullptr) return Internal("the parked image lacks the {} at {}", RecordKindName(piece.kind), piece.end);
+    std::memcpy(room.data(), parked, room.size());
+  }
+  return absl::OkStatus();
+}
+
+RecordKey Transfers::KeyOf(const RunWriter& to, const StatePiece& piece) const {
+  return to.Key(piece.kind, pieces_.Element(piece), piece.layer, piece.begin, piece.end);
 }
 
 void Transfers::Park(const wire::ParkSession& park, StageSession session) {
   restore_lane_.Run([this, park, session = std::move(session)] {
     const Clock::time_point start = Clock::now();
     wire::ParkReceipt receipt{.stage = stage_, .park = park.park};
-    auto image = ParkImage::Copy(device_, pieces_, session, park.checkpoints);
+    absl::StatusOr<std::shared_ptr<const ParkImage>> image;
+    {
+      PieceCopier copier(restore_stream_.Get(), buffers_.get());
+      image = ParkImage::Copy(copier, pieces_, session, park.checkpoints);
+    }
+    restore_stream_.Check();
     receipt.status = wire::ToWire(image.status());
     if (image.ok()) {
       receipt.bytes = (*image)->bytes();
@@ -318,6 +377,7 @@ TransferResult Transfers::DoUnpark(const wire::UnparkSession& unpark) {
   TransferResult result{.restored_session = unpark.session};
   const std::shared_ptr<const ParkImage> image = parked_.Get(unpark.park);
   absl::Status status = image == nullptr ? Internal("image {} is not parked here", unpark.park) : Fill(*image, unpark);
+  restore_stream_.Check();
   if (status.ok()) {
     result.session = {.tokens = image->tokens(), .pages = unpark.pages, .window_pages = unpark.state.window_pages,
                       .state_slot = unpark.state.slot};
@@ -334,10 +394,11 @@ absl::Status Transfers::Fill(const ParkImage& image, const wire::UnparkSession& 
   if (static_cast<int64_t>(image.tokens().size()) < unpark.n_tokens) {
     return Internal("image {} has {} tokens, not {}", unpark.park, image.tokens().size(), unpark.n_tokens);
   }
-  const std::unique_ptr<Stream> stream = device_.NewCopyStream();
-  pieces_.ZeroUnfilled(*stream, unpark.pages, unpark.n_tokens);
-  pieces_.ZeroWindow(*stream, unpark.state.window_pages);
-  for (const wire::StateAt& checkpoint : unpark.checkpoints) pieces_.ZeroWindow(*stream, checkpoint.window_pages);
+  Stream& stream = restore_stream_.Get();
+  pieces_.ZeroUnfilled(stream, unpark.pages, unpark.n_tokens);
+  pieces_.ZeroWindow(stream, unpark.state.window_pages);
+  for (const wire::StateAt& checkpoint : unpark.checkpoints) pieces_.ZeroWindow(stream, checkpoint.window_pages);
+  PieceCopier copier(stream, buffers_.get());
   const auto fill = [&](const std::vector<PieceRun>& runs, const StateTables& to) -> absl::Status {
     for (const PieceRun& run : runs) {
       for (const StatePiece& piece : run) {
@@ -345,7 +406,8 @@ absl::Status Transfers::Fill(const ParkImage& image, const wire::UnparkSession& 
         if (parked == nullptr) {
           return Internal("image {} lacks the {} at {}", unpark.park, RecordKindName(piece.kind), piece.end);
         }
-        pieces_.Write(*stream, piece, to, parked);
+        copier.Write({parked, pieces_.Bytes(piece)},
+                     [&](Stream& s, const std::byte* bytes) { pieces_.Write(s, piece, to, bytes); });
       }
     }
     return absl::OkStatus();
@@ -359,7 +421,7 @@ absl::Status Transfers::Fill(const ParkImage& image, const wire::UnparkSession& 
     RETURN_IF_ERROR(pieces_.CheckTables(checkpoint.position, at));
     RETURN_IF_ERROR(fill(pieces_.StateAt(checkpoint.position), at));
   }
-  return stream->Synchronize();
+  return copier.Finish();
 }
 
 void Transfers::DropPark(const wire::DropPark& drop) {
@@ -382,7 +444,8 @@ TransferResult Transfers::DoRestore(const wire::RestoreSession& restore) {
       .tick = [&](int64_t done, int64_t total) {
         results_->Put({.message = wire::TransferTick{stage_, restore.restore, true, done, total}});
       }};
-  const absl::Status status = FillFromSegments(device_, pieces_, restore, hooks, &receipt.bytes_read);
+  const absl::Status status = FillFromSegments(restore_stream_.Get(), pieces_, restore, hooks, &receipt.bytes_read);
+  restore_stream_.Check();
   receipt.status = wire::ToWire(status);
   receipt.ms = MsSince(start);
   // A session that could not be filled exists too, empty, until the coordinator closes it: so all stages agree.

@@ -24,6 +24,7 @@
 #include "common/storage/segment_reader.h"
 #include "common/storage/segment_writer.h"
 #include "common/wire/messages.h"
+#include "stage_worker/copy_buffers.h"
 #include "stage_worker/kv_pages.h"
 #include "stage_worker/park_store.h"
 #include "stage_worker/session_table.h"
@@ -105,6 +106,19 @@ class Transfers {
 
   struct RunWriter;  // a branch on its way into a segment
 
+  // A lane's copy stream: made by the lane's thread when it is first wanted, and kept, as what it has on the device is.
+  class LaneStream {
+   public:
+    explicit LaneStream(Device& device) : device_(device) {}
+    Stream& Get();
+    // At a job's end. A stream's error is for good, so the next job gets another.
+    void Check();
+
+   private:
+    Device& device_;
+    std::unique_ptr<Stream> stream_;
+  };
+
   bool Cancelled(uint64_t save) const;
   void MakeWay(int64_t steps_before, std::chrono::steady_clock::time_point* since) const;
   wire::SaveReceipt DoSave(const wire::SaveSession& save, const std::vector<BranchSource>& sources);
@@ -113,14 +127,17 @@ class Transfers {
                            SegmentWriter& writer);
   absl::Status WriteRuns(const wire::SaveSession& save, const RunWriter& to, const std::vector<PieceRun>& runs,
                          const StateTables& from);
+  absl::Status WriteRun(const wire::SaveSession& save, const RunWriter& to, const PieceRun& run, const StateTables& from);
+  absl::Status WriteParkedRun(const RunWriter& to, const PieceRun& run);
+  RecordKey KeyOf(const RunWriter& to, const StatePiece& piece) const;
   absl::StatusOr<std::string> DirectoryFor(const wire::SaveSession& save);
   absl::StatusOr<std::unique_ptr<SegmentReader>> OpenSegment(const wire::SegmentRef& ref,
                                                              const SegmentExpectations& expected) const;
   TransferResult DoUnpark(const wire::UnparkSession& unpark);
   absl::Status Fill(const ParkImage& image, const wire::UnparkSession& unpark);
+  BlockIoOptions IoOptions() const;
   TransferResult DoRestore(const wire::RestoreSession& restore);
 
-  Device& device_;
   const StatePieces pieces_;
   const int stage_;
   Mailbox<TransferResult>* const results_;
@@ -133,6 +150,10 @@ class Transfers {
   std::array<std::atomic<std::chrono::steady_clock::rep>, kPaceSteps> step_times_{};
   mutable std::mutex mutex_;
   std::set<uint64_t> aborted_saves_;  // guarded by mutex_
+  // Null where pages lie in host memory anyway.
+  const std::unique_ptr<CopyBuffers> buffers_;
+  LaneStream save_stream_;
+  LaneStream restore_stream_;
   // A save waits for nobody, a restore has a client waiting.
   Lane save_lane_{kSaveNiceness};
   Lane restore_lane_{0};

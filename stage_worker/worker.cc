@@ -311,11 +311,13 @@ absl::Status Worker::Handle(const Ordered& ordered) {
   if (const auto* close = std::get_if<wire::CloseSession>(&message)) return sessions_->Close(close->session);
   if (const auto* save = std::get_if<wire::SaveSession>(&message)) return HandleSave(*save);
   if (const auto* restore = std::get_if<wire::RestoreSession>(&message)) {
+    RETURN_IF_ERROR(SettlePages());
     transfers_->Restore(*restore);
     return absl::OkStatus();
   }
   if (const auto* park = std::get_if<wire::ParkSession>(&message)) return HandlePark(*park);
   if (const auto* unpark = std::get_if<wire::UnparkSession>(&message)) {
+    RETURN_IF_ERROR(SettlePages());
     transfers_->Unpark(*unpark);
     return absl::OkStatus();
   }
@@ -326,6 +328,9 @@ absl::Status Worker::Handle(const Ordered& ordered) {
   return Internal("message {} is not an ordered one", message.index());
 }
 
+// A transfer's copies run on another stream, which does not wait for what a fork may still be copying and a step has done.
+absl::Status Worker::SettlePages() { return stream_->Synchronize(); }
+
 absl::Status Worker::HandleSave(const wire::SaveSession& save) {
   std::vector<Transfers::BranchSource> cuts;
   for (const wire::BranchCut& cut : save.branches) {
@@ -333,6 +338,7 @@ absl::Status Worker::HandleSave(const wire::SaveSession& save) {
     cuts.push_back(std::move(source));
   }
   if (cuts.empty()) return Internal("save {} has no branch", save.save);
+  RETURN_IF_ERROR(SettlePages());
   transfers_->Save(save, std::move(cuts));
   return absl::OkStatus();
 }
@@ -365,6 +371,7 @@ absl::StatusOr<Transfers::BranchSource> Worker::SourceOf(const wire::BranchCut& 
 absl::Status Worker::HandlePark(const wire::ParkSession& park) {
   const StageSession* session = sessions_->Find(park.session);
   if (session == nullptr) return Internal("session {} is not open", park.session);
+  RETURN_IF_ERROR(SettlePages());
   transfers_->Park(park, *session);
   return absl::OkStatus();
 }

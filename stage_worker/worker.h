@@ -59,6 +59,7 @@ class Worker {
   bool CanHandle(const Ordered& ordered) const;
   absl::Status Handle(const Ordered& ordered);
   absl::Status HandleStep(uint64_t seq, const wire::Step& step);
+  absl::Status SettlePages();
   absl::Status HandleSave(const wire::SaveSession& save);
   absl::StatusOr<Transfers::BranchSource> SourceOf(const wire::BranchCut& cut) const;
   absl::Status HandlePark(const wire::ParkSession& park);

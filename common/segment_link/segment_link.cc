@@ -14,6 +14,7 @@
 #include "common/status.h"
 #include "common/storage/durable_file.h"
 #include "common/storage/file_names.h"
+#include "common/storage/io_queue.h"
 
 namespace layover {
 
@@ -29,14 +30,23 @@ absl::StatusOr<std::unique_ptr<wire::Socket>> OpenSegmentEnd(wire::SocketContext
 // Blocks over a link, several requests in flight.
 class LinkedReader : public BlockReader {
  public:
-  LinkedReader(SegmentLink* link, std::string name, uint64_t file_bytes)
-      : link_(link), name_(std::move(name)), file_bytes_(file_bytes) {}
+  LinkedReader(SegmentLink* link, std::string name, uint64_t file_bytes, IoMemory* memory)
+      : link_(link), name_(std::move(name)), file_bytes_(file_bytes) {
+    room_.SetSource(memory);
+  }
 
   uint64_t file_bytes() const override { return file_bytes_; }
   uint64_t bytes_read() const override { return bytes_read_; }
 
-  absl::Status Read(std::span<const Extent> extents,
-                    const std::function<absl::Status(size_t, std::span<const std::byte>)>& use) override {
+  using BlockReader::Read;
+  absl::Status Read(std::span<const Extent> extents, const Use& use, const ReadHold* hold) override {
+    const absl::Status status = ReadAll(extents, use, hold);
+    room_.Release();  // others may want it: of many readers one is at work
+    return status;
+  }
+
+ private:
+  absl::Status ReadAll(std::span<const Extent> extents, const Use& use, const ReadHold* hold) {
     std::deque<Asked> asked;
     Place next;
     for (size_t i = 0; i < extents.size(); ++i) {
@@ -45,7 +55,8 @@ class LinkedReader : public BlockReader {
       }
     }
     for (size_t i = 0; i < extents.size(); ++i) {
-      std::byte* const block = Room(extents[i].bytes);
+      RETURN_IF_ERROR(room_.Grow(extents[i].bytes, 0));
+      std::byte* const block = room_.data();
       for (uint64_t done = 0; done < extents[i].bytes;) {
         RETURN_IF_ERROR(AskMore(extents, &next, &asked));
         const Asked piece = asked.front();
@@ -58,12 +69,17 @@ class LinkedReader : public BlockReader {
         done += piece.bytes;
         bytes_read_ += piece.bytes;
       }
-      RETURN_IF_ERROR(use(i, {block, extents[i].bytes}));
+      const absl::Status status = use(i, {block, extents[i].bytes});
+      // There is one buffer, as the network is slower than what reads it.
+      if (hold != nullptr) {
+        hold->used();
+        hold->wait();
+      }
+      RETURN_IF_ERROR(status);
     }
     return absl::OkStatus();
   }
 
- private:
   struct Asked {
     uint64_t number;
     uint64_t bytes;
@@ -86,28 +102,22 @@ class LinkedReader : public BlockReader {
     return absl::OkStatus();
   }
 
-  // Aligned to a block, as readers expect it.
-  std::byte* Room(size_t bytes) {
-    if (room_.size() < bytes + limits::kBlockBytes) room_.resize(bytes + limits::kBlockBytes);
-    const auto address = reinterpret_cast<uintptr_t>(room_.data());
-    return room_.data() + (limits::kBlockBytes - address % limits::kBlockBytes) % limits::kBlockBytes;
-  }
-
   SegmentLink* const link_;
   const std::string name_;
   const uint64_t file_bytes_;
   uint64_t bytes_read_ = 0;
-  std::vector<std::byte> room_;
+  IoBuffer room_;
 };
 
 SegmentLink::SegmentLink(std::unique_ptr<wire::Socket> socket, std::string host)
     : socket_(std::move(socket)), host_(std::move(host)) {}
 
-absl::StatusOr<std::unique_ptr<BlockReader>> SegmentLink::Open(const std::string& folder, const std::string& file) {
+absl::StatusOr<std::unique_ptr<BlockReader>> SegmentLink::Open(const std::string& folder, const std::string& file,
+                                                               IoMemory* memory) {
   const std::string name = JoinPath(folder, file);
   ASSIGN_OR_RETURN(const uint64_t number, Ask(name, 0, 0));
   ASSIGN_OR_RETURN(const Piece piece, Await(name, number));
-  return std::make_unique<LinkedReader>(this, name, piece.file_bytes);
+  return std::make_unique<LinkedReader>(this, name, piece.file_bytes, memory);
 }
 
 absl::StatusOr<uint64_t> SegmentLink::Ask(const std::string& name, uint64_t offset, uint64_t bytes) {

@@ -47,8 +47,9 @@ class SegmentLink {
   SegmentLink(std::unique_ptr<wire::Socket> socket, std::string host);
 
   // Of FOLDER/FILE. NotFound if the other side does not have it; Unavailable, naming the host, if it does not answer.
-  // The link outlives the reader.
-  absl::StatusOr<std::unique_ptr<BlockReader>> Open(const std::string& folder, const std::string& file);
+  // The link outlives the reader; `memory` is as in BlockIoOptions.
+  absl::StatusOr<std::unique_ptr<BlockReader>> Open(const std::string& folder, const std::string& file,
+                                                    IoMemory* memory = nullptr);
 
  private:
   friend class LinkedReader;

@@ -46,8 +46,10 @@ absl::StatusOr<UniqueFd> OpenForBlocks(const std::string& path, OpenMode mode, b
 // One file's requests, each in a slot with a buffer of its own; remembers the first failure.
 class Channel {
  public:
-  Channel(std::string path, UniqueFd fd, std::unique_ptr<IoQueue> queue)
-      : path_(std::move(path)), fd_(std::move(fd)), queue_(std::move(queue)) {}
+  Channel(std::string path, UniqueFd fd, std::unique_ptr<IoQueue> queue, const BlockIoOptions& options)
+      : path_(std::move(path)), fd_(std::move(fd)), queue_(std::move(queue)), options_(options) {
+    for (Slot& slot : slots_) slot.buffer.SetSource(options.memory);
+  }
   ~Channel() { Drain().IgnoreError(); }
 
   struct Slot {
@@ -61,6 +63,7 @@ class Channel {
   static constexpr size_t kSlots = limits::kIoBuffers;
   Slot& slot(size_t i) { return slots_[i % kSlots]; }
   const std::string& path() const { return path_; }
+  const BlockIoOptions& options() const { return options_; }
   int fd() const { return fd_.get(); }
   uint64_t bytes_moved() const { return bytes_moved_; }
   const absl::Status& status() const { return error_; }
@@ -152,6 +155,7 @@ class Channel {
   const std::string path_;
   UniqueFd fd_;
   std::unique_ptr<IoQueue> queue_;
+  const BlockIoOptions options_;
   std::array<Slot, kSlots> slots_;
   size_t in_flight_ = 0;
   uint64_t bytes_moved_ = 0;
@@ -178,6 +182,10 @@ class BlockWriterImpl : public BlockWriter {
     return absl::OkStatus();
   }
 
+  absl::Status NextBuffer() override {
+    RETURN_IF_ERROR(channel_->status());
+    return fill_ < kBlock ? absl::OkStatus() : MakeRoom(0);
+  }
   size_t room() const override { return channel_->slot(current_).buffer.capacity() - fill_; }
   uint64_t offset() const override { return buffer_offset_ + fill_; }
   uint64_t bytes_written() const override { return channel_->bytes_moved(); }
@@ -215,7 +223,7 @@ class BlockWriterImpl : public BlockWriter {
     if (whole == 0) return full.buffer.Grow(fill_ + bytes, fill_);
     RETURN_IF_ERROR(channel_->Finish(current_ + 1));
     Channel::Slot& next = channel_->slot(current_ + 1);
-    RETURN_IF_ERROR(next.buffer.Grow(std::max(rest + bytes, limits::kIoBufferBytes), 0));
+    RETURN_IF_ERROR(next.buffer.Grow(std::max(rest + bytes, channel_->options().request_bytes), 0));
     std::memcpy(next.buffer.data(), full.buffer.data() + whole, rest);
     RETURN_IF_ERROR(channel_->Start(current_, true, whole, buffer_offset_));
     ++current_;
@@ -239,36 +247,55 @@ class BlockReaderImpl : public BlockReader {
   uint64_t file_bytes() const override { return file_bytes_; }
   uint64_t bytes_read() const override { return channel_->bytes_moved(); }
 
-  absl::Status Read(std::span<const Extent> extents,
-                    const std::function<absl::Status(size_t, std::span<const std::byte>)>& use) override {
-    absl::Status status = ReadAll(extents, use);
-    // Buffers may be used again, or freed, only when nothing writes into them any more.
+  using BlockReader::Read;
+  absl::Status Read(std::span<const Extent> extents, const Use& use, const ReadHold* hold) override {
+    waited_ = used_ = 0;
+    absl::Status status = ReadAll(extents, use, hold);
+    // Buffers may be used again, or freed, only when nothing reads them or writes into them any more.
+    WaitUntil(used_, hold);
     channel_->Drain().IgnoreError();
+    // Others may want them: of many readers one is at work.
+    if (channel_->options().memory != nullptr) {
+      for (size_t i = 0; i < Channel::kSlots; ++i) channel_->slot(i).buffer.Release();
+    }
     return status;
   }
 
  private:
-  absl::Status ReadAll(std::span<const Extent> extents,
-                       const std::function<absl::Status(size_t, std::span<const std::byte>)>& use) {
+  absl::Status ReadAll(std::span<const Extent> extents, const Use& use, const ReadHold* hold) {
     size_t next = 0;
     for (size_t i = 0; i < extents.size(); ++i) {
-      RETURN_IF_ERROR(StartMore(extents, i, &next));
+      RETURN_IF_ERROR(StartMore(extents, i, &next, hold));
       RETURN_IF_ERROR(channel_->Finish(i));
       // Before the bytes are used, not after: some disks report several requests at once, and would have nothing to do
       // until the first of them is verified and copied.
-      RETURN_IF_ERROR(StartMore(extents, i, &next));
-      RETURN_IF_ERROR(use(i, {channel_->slot(i).buffer.data(), extents[i].bytes}));
+      RETURN_IF_ERROR(StartMore(extents, i, &next, hold));
+      const absl::Status status = use(i, {channel_->slot(i).buffer.data(), extents[i].bytes});
+      if (hold != nullptr) hold->used();
+      used_ = i + 1;
+      RETURN_IF_ERROR(status);
     }
     return absl::OkStatus();
   }
 
   // Keeps the disk busy, while extent `i` and those after it that were read already keep their buffers.
-  absl::Status StartMore(std::span<const Extent> extents, size_t i, size_t* next) {
+  absl::Status StartMore(std::span<const Extent> extents, size_t i, size_t* next, const ReadHold* hold) {
     while (*next < extents.size() && *next < i + Channel::kSlots && channel_->InFlight() < limits::kIoReadsInFlight) {
+      const size_t before = *next < Channel::kSlots ? 0 : *next - Channel::kSlots + 1;  // that must be done with
+      const bool far_ahead = *next >= i + limits::kIoReadsInFlight;
+      if (far_ahead && hold != nullptr && waited_ < before && !hold->done()) break;
+      WaitUntil(before, hold);
       RETURN_IF_ERROR(Start(*next, extents[*next]));
       ++*next;
     }
     return absl::OkStatus();
+  }
+
+  // For what still reads the first `extents` of them.
+  void WaitUntil(size_t extents, const ReadHold* hold) {
+    for (; waited_ < extents; ++waited_) {
+      if (hold != nullptr) hold->wait();
+    }
   }
 
   absl::Status Start(size_t i, const Extent& extent) {
@@ -282,6 +309,8 @@ class BlockReaderImpl : public BlockReader {
 
   std::unique_ptr<Channel> channel_;
   const uint64_t file_bytes_;
+  size_t used_ = 0;    // extents of the running call
+  size_t waited_ = 0;  // of those
 };
 
 }  // namespace
@@ -290,7 +319,7 @@ absl::StatusOr<std::unique_ptr<BlockWriter>> BlockWriter::Create(const std::stri
                                                                  const BlockIoOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<IoQueue> queue, IoQueue::Create(options.engine));
   ASSIGN_OR_RETURN(UniqueFd fd, OpenForBlocks(path, OpenMode::kCreate, options.direct));
-  auto channel = std::make_unique<Channel>(path, std::move(fd), std::move(queue));
+  auto channel = std::make_unique<Channel>(path, std::move(fd), std::move(queue), options);
   auto writer = std::make_unique<BlockWriterImpl>(std::move(channel));
   return writer;
 }
@@ -299,7 +328,7 @@ absl::StatusOr<std::unique_ptr<BlockReader>> BlockReader::Open(const std::string
   ASSIGN_OR_RETURN(std::unique_ptr<IoQueue> queue, IoQueue::Create(options.engine));
   ASSIGN_OR_RETURN(UniqueFd fd, OpenForBlocks(path, OpenMode::kRead, options.direct));
   ASSIGN_OR_RETURN(const uint64_t file_bytes, FileBytes(fd.get(), path));
-  auto channel = std::make_unique<Channel>(path, std::move(fd), std::move(queue));
+  auto channel = std::make_unique<Channel>(path, std::move(fd), std::move(queue), options);
   auto reader = std::make_unique<BlockReaderImpl>(std::move(channel), file_bytes);
   return reader;
 }

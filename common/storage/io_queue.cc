@@ -153,8 +153,8 @@ class ThreadQueue : public IoQueue {
   std::vector<std::thread> threads_;
 };
 
-// Buffers of the usual size whose owner is done, for the next one: the system clears a new huge page, which costs a save
-// as much as digesting what goes through it. At most as many as one reader or writer uses; they hold old bytes.
+// Buffers of the usual size whose owner is done, for the next one: the system clears a new huge page, which costs a
+// save as much as digesting what goes through it. At most as many as one reader or writer uses; they hold old bytes.
 class SpareBuffers {
  public:
   static SpareBuffers& Get() {
@@ -195,16 +195,28 @@ absl::StatusOr<std::unique_ptr<IoQueue>> IoQueue::Create(IoEngine engine) {
   return std::make_unique<ThreadQueue>();
 }
 
-IoBuffer::~IoBuffer() { Release(); }
+IoBuffer::~IoBuffer() {
+  Release();
+}
 
 void IoBuffer::Release() {
   if (data_ == nullptr) return;
-  if (capacity_ != limits::kIoBufferBytes || !SpareBuffers::Get().Keep(data_)) munmap(data_, capacity_);
+  if (source_ != nullptr) {
+    source_->Give({data_, capacity_});
+  } else if (capacity_ != limits::kIoBufferBytes || !SpareBuffers::Get().Keep(data_)) {
+    munmap(data_, capacity_);
+  }
   data_ = nullptr;
+  capacity_ = 0;
 }
 
 absl::Status IoBuffer::Grow(size_t bytes, size_t keep) {
   if (bytes <= capacity_) return absl::OkStatus();
+  if (source_ != nullptr) {
+    ASSIGN_OR_RETURN(const std::span<std::byte> taken, source_->Take(bytes));
+    Replace(taken, keep);
+    return absl::OkStatus();
+  }
   // Small ones stay small: to open a segment takes a few blocks, and a huge page must be zeroed whole.
   const size_t rounded = bytes < limits::kIoBufferBytes
                              ? std::bit_ceil(bytes)
@@ -215,11 +227,15 @@ absl::Status IoBuffer::Grow(size_t bytes, size_t keep) {
     if (memory == MAP_FAILED) return ResourceExhausted("no memory for a disk buffer of {} bytes", rounded);
     madvise(memory, rounded, MADV_HUGEPAGE);  // fewer pages to pin per request; only a wish
   }
-  if (keep > 0) std::memcpy(memory, data_, keep);
-  Release();
-  data_ = static_cast<std::byte*>(memory);
-  capacity_ = rounded;
+  Replace({static_cast<std::byte*>(memory), rounded}, keep);
   return absl::OkStatus();
+}
+
+void IoBuffer::Replace(std::span<std::byte> memory, size_t keep) {
+  if (keep > 0) std::memcpy(memory.data(), data_, keep);
+  Release();
+  data_ = memory.data();
+  capacity_ = memory.size();
 }
 
 }  // namespace layover

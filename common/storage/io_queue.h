@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -40,7 +41,7 @@ class IoQueue {
   virtual std::optional<IoCompletion> Poll() = 0;
 };
 
-// Page-aligned memory for direct I/O, in huge pages where the system gives them.
+// Page-aligned memory for direct I/O, in huge pages where the system gives them; or a source's.
 class IoBuffer {
  public:
   IoBuffer() = default;
@@ -52,10 +53,14 @@ class IoBuffer {
   size_t capacity() const { return capacity_; }
   // At least `bytes`, with the first `keep` bytes as they were. ResourceExhausted if there is no memory.
   absl::Status Grow(size_t bytes, size_t keep);
+  void Release();
+  // Before it has any memory. It outlives the buffer; null: the system.
+  void SetSource(IoMemory* source) { source_ = source; }
 
  private:
-  void Release();
+  void Replace(std::span<std::byte> memory, size_t keep);
 
+  IoMemory* source_ = nullptr;
   std::byte* data_ = nullptr;
   size_t capacity_ = 0;
 };

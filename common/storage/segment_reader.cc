@@ -72,7 +72,8 @@ class SegmentReaderImpl : public SegmentReader {
     return ReadIndex(header_block);
   }
 
-  absl::Status ReadRecords(std::span<const size_t> positions, const Use& use) override {
+  using SegmentReader::ReadRecords;
+  absl::Status ReadRecords(std::span<const size_t> positions, const Use& use, const ReadHold* hold) override {
     damaged_layer_ = kNoLayer;
     const std::vector<Batch> batches = Plan(positions);
     std::vector<Extent> extents;
@@ -80,7 +81,7 @@ class SegmentReaderImpl : public SegmentReader {
     for (const Batch& batch : batches) extents.push_back(batch.extent);
     uint64_t verified = 0;
     bool callers_own = false;  // the caller's own failure is not the file's
-    const absl::Status status = in_->Read(extents, [&](size_t i, std::span<const std::byte> data) -> absl::Status {
+    const auto handle = [&](size_t i, std::span<const std::byte> data) -> absl::Status {
       Outcome outcome =
           HandleBatch(positions.subspan(batches[i].first, batches[i].count), batches[i].extent.offset, data, use);
       callers_own = outcome.callers_own;
@@ -88,7 +89,8 @@ class SegmentReaderImpl : public SegmentReader {
       verified += outcome.verified;
       if (outcome.status.ok() && options_.progress) options_.progress(verified);
       return outcome.status;
-    });
+    };
+    const absl::Status status = in_->Read(extents, handle, hold);
     return callers_own ? status : Note(status);
   }
 
@@ -153,7 +155,7 @@ class SegmentReaderImpl : public SegmentReader {
     return absl::OkStatus();
   }
 
-  // Neighbours share a request up to limits::kIoBufferBytes; a larger record has one of its own.
+  // Neighbours share a request up to the options' bytes; a larger record has one of its own.
   std::vector<Batch> Plan(std::span<const size_t> positions) const {
     std::vector<Batch> batches;
     for (size_t k = 0; k < positions.size(); ++k) {
@@ -163,7 +165,8 @@ class SegmentReaderImpl : public SegmentReader {
       const uint64_t end = BlockEnd(entry.offset + entry.bytes);
       if (!batches.empty()) {
         Batch& last = batches.back();
-        if (begin <= last.extent.offset + last.extent.bytes && end - last.extent.offset <= limits::kIoBufferBytes) {
+        if (begin <= last.extent.offset + last.extent.bytes && end - last.extent.offset <= options_.io.request_bytes &&
+            !LeavesLittleIn(last, positions, k)) {
           last.extent.bytes = end - last.extent.offset;
           ++last.count;
           continue;
@@ -172,6 +175,25 @@ class SegmentReaderImpl : public SegmentReader {
       batches.push_back({{begin, end - begin}, k, 1});
     }
     return batches;
+  }
+
+  // As SegmentWriter does: whether a run (of a layer and kind) begins at `k`, of which only a little, and not all,
+  // would come to lie in the request.
+  bool LeavesLittleIn(const Batch& batch, std::span<const size_t> positions, size_t k) const {
+    const auto same_run = [&](size_t a, size_t b) {
+      const RecordKey &x = index_[positions[a]].key, &y = index_[positions[b]].key;
+      return x.layer == y.layer && x.kind == y.kind;
+    };
+    if (options_.io.request_bytes < 2 * limits::kIoBufferBytes || same_run(k - 1, k)) return false;
+    size_t here = 0;
+    for (size_t i = k; i < positions.size() && same_run(k, i); ++i) {
+      const IndexEntry& entry = index_[positions[i]];
+      if (BlockEnd(entry.offset + entry.bytes) - batch.extent.offset > options_.io.request_bytes) {
+        return here < limits::kIoBufferBytes;
+      }
+      here += entry.bytes;
+    }
+    return false;
   }
 
   struct Outcome {

@@ -53,8 +53,11 @@ class SegmentReader {
   // Streams the records at the given positions of index() (strictly ascending) in large reads, several in flight;
   // verifies each payload and the padding after it, then calls `use` (payload aligned to 64, valid during the call). In
   // order with one thread; with more, records of one read come in any order, from several threads. Stops at the first
-  // error.
-  virtual absl::Status ReadRecords(std::span<const size_t> positions, const Use& use) = 0;
+  // error. With a `hold` (BlockReader::Read) payloads stay valid until it has been waited for.
+  virtual absl::Status ReadRecords(std::span<const size_t> positions, const Use& use, const ReadHold* hold) = 0;
+  absl::Status ReadRecords(std::span<const size_t> positions, const Use& use) {
+    return ReadRecords(positions, use, nullptr);
+  }
   // After DataLoss from ReadRecords or VerifyAll: the damaged record's layer, else kNoLayer.
   virtual int damaged_layer() const = 0;
   // Every byte of the file.

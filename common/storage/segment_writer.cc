@@ -40,7 +40,10 @@ class SegmentWriterImpl : public SegmentWriter {
     return PlaceRecord(key, bytes);
   }
 
-  absl::Status AppendRecords(std::span<const RecordSize> records, const Fill& fill) override {
+  using SegmentWriter::AppendRecords;
+  absl::Status AppendRecords(std::span<const RecordSize> records, const Fill& fill, const Filled& filled) override {
+    SealRecord();
+    if (LeavesLittleHere(records)) RETURN_IF_ERROR(Note(out_->NextBuffer()));
     // As many at a time as fit into the buffer that is being filled: their rooms must stay until all are digested.
     std::vector<std::span<std::byte>> rooms;
     for (size_t done = 0; done < records.size(); done += rooms.size()) {
@@ -48,14 +51,18 @@ class SegmentWriterImpl : public SegmentWriter {
       rooms.clear();
       for (size_t i = done; i < records.size(); ++i) {
         const RecordSize& record = records[i];
-        if (!rooms.empty() && out_->room() < record.bytes + kRecordAlignment) break;
+        if (!rooms.empty() && out_->room() < AlignedUp(out_->offset()) - out_->offset() + record.bytes) break;
         RETURN_IF_ERROR(PrepareRecord(record.key, record.bytes));
         ASSIGN_OR_RETURN(rooms.emplace_back(), PlaceRecord(record.key, record.bytes));
       }
       open_record_ = {};
       IndexEntry* entries = index_.data() + (index_.size() - rooms.size());
+      if (filled) {
+        for (size_t i = 0; i < rooms.size(); ++i) fill(done + i, rooms[i]);
+        RETURN_IF_ERROR(filled());
+      }
       threads_.Run(rooms.size(), [&](size_t i) {
-        fill(done + i, rooms[i]);
+        if (!filled) fill(done + i, rooms[i]);
         entries[i].payload = DigestOf(rooms[i].data(), rooms[i].size());
       });
       Report();
@@ -89,6 +96,23 @@ class SegmentWriterImpl : public SegmentWriter {
   }
 
  private:
+  // Where requests hold much, records come in large pieces, whose copies are slow if they are cut small: whether only a
+  // little of these, and not all, would come to lie in the buffer that is being filled.
+  bool LeavesLittleHere(std::span<const RecordSize> records) const {
+    if (options_.io.request_bytes < 2 * limits::kIoBufferBytes) return false;
+    const uint64_t begin = out_->offset();
+    uint64_t end = begin;
+    for (const RecordSize& record : records) {
+      const uint64_t next = AlignedUp(end) + record.bytes;
+      if (next - begin > out_->room()) return end - begin < limits::kIoBufferBytes;
+      end = next;
+    }
+    return false;
+  }
+  static uint64_t AlignedUp(uint64_t offset) {
+    return (offset + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
+  }
+
   absl::Status PrepareRecord(const RecordKey& key, size_t bytes) {
     RETURN_IF_ERROR(Note(CheckRecord(header_, key, bytes)));
     if (index_.size() == limits::kMaxSegmentRecords) return Note(ResourceExhausted("too many records in one segment"));

@@ -51,13 +51,18 @@ class SegmentWriter {
   // Room for the record's payload (aligned to 64 bytes), to be filled before the next call.
   virtual absl::StatusOr<std::span<std::byte>> AppendRecord(const RecordKey& key, size_t bytes) = 0;
   // Several records at once, in this order in the file. `fill(i, room)` writes the payload of records[i]; with more
-  // than one thread, calls come at once.
+  // than one thread, calls come at once. If there is a `filled`, they come one by one, need only have begun to write,
+  // and `filled` returns when all have written; it is called for as many records as share a buffer.
   struct RecordSize {
     RecordKey key;
     size_t bytes = 0;
   };
   using Fill = std::function<void(size_t i, std::span<std::byte> room)>;
-  virtual absl::Status AppendRecords(std::span<const RecordSize> records, const Fill& fill) = 0;
+  using Filled = std::function<absl::Status()>;
+  virtual absl::Status AppendRecords(std::span<const RecordSize> records, const Fill& fill, const Filled& filled) = 0;
+  absl::Status AppendRecords(std::span<const RecordSize> records, const Fill& fill) {
+    return AppendRecords(records, fill, nullptr);
+  }
   // Index, footer, sync of the file and of its folder.
   virtual absl::StatusOr<SegmentSummary> Finish() = 0;
   virtual void Abandon() = 0;
