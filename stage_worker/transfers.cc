@@ -4,17 +4,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
 #include "common/limits_pages.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "common/storage/durable_file.h"
 #include "common/storage/file_names.h"
-#include "common/storage/record_plan.h"
 #include "common/storage/remote_segment.h"
-#include "common/storage/segment_writer.h"
 #include "stage_worker/segment_restore.h"
+#include "stage_worker/segment_save.h"
 
 namespace layover {
 namespace {
@@ -23,18 +21,6 @@ using Clock = std::chrono::steady_clock;
 
 int64_t MsSince(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
-}
-
-const std::vector<int32_t>& TokensOf(const Transfers::BranchSource& source) {
-  return source.image != nullptr ? source.image->tokens() : source.session.tokens;
-}
-
-int64_t BytesOf(const StatePieces& pieces, const std::vector<PieceRun>& runs) {
-  size_t bytes = 0;
-  for (const PieceRun& run : runs) {
-    for (const StatePiece& piece : run) bytes += pieces.Bytes(piece);
-  }
-  return static_cast<int64_t>(bytes);
 }
 
 // Large enough for any record, with what a buffer carries over from the one before.
@@ -46,19 +32,6 @@ std::unique_ptr<CopyBuffers> BuffersFor(Device& device, const RecurrentState& st
 }
 
 }  // namespace
-
-struct Transfers::RunWriter {
-  SegmentWriter& writer;
-  Stream& stream;
-  const PrefixDigests& prefixes;
-  const ParkImage* image;  // null: from the device
-  int32_t branch;
-
-  RecordKey Key(RecordKind kind, ElementType element, int32_t layer, int32_t begin, int32_t end) const {
-    return {.kind = kind, .element = element, .layer = layer, .token_begin = begin, .token_end = end, .branch = branch,
-            .prefix = prefixes.At(end)};
-  }
-};
 
 Transfers::Lane::Lane(int niceness) : niceness_(niceness), thread_([this] { Loop(); }) {}
 
@@ -227,7 +200,7 @@ void Transfers::MakeWay(int64_t steps_before, Clock::time_point* since) const {
 wire::SaveReceipt Transfers::DoSave(const wire::SaveSession& save, const std::vector<BranchSource>& sources) {
   const Clock::time_point start = Clock::now();
   const wire::BranchCut& trunk = save.branches.front();
-  const std::span<const int32_t> tokens(TokensOf(sources.front()));
+  const std::span<const int32_t> tokens(sources.front().tokens());
   wire::SaveReceipt receipt{.stage = stage_,
                             .save = save.save,
                             .layer_begin = pieces_.pages().layers().begin,
@@ -242,109 +215,21 @@ wire::SaveReceipt Transfers::DoSave(const wire::SaveSession& save, const std::ve
 
 absl::Status Transfers::WriteSegment(const wire::SaveSession& save, const std::vector<BranchSource>& sources,
                                      wire::SaveReceipt* receipt) {
-  const auto folder = ParseFolderName(save.folder);
-  if (!folder.has_value()) return Internal("save {}: bad folder name", save.save);
-  const SegmentHeader header{.identity = save.identity,
-                             .conversation = *folder,
-                             .stage = stage_,
-                             .layer_begin = pieces_.pages().layers().begin,
-                             .layer_end = pieces_.pages().layers().end,
-                             .generation = save.generation,
-                             .n_tokens = static_cast<int32_t>(save.branches.front().n_tokens)};
-  int64_t bytes_total = 0;
-  for (const wire::BranchCut& cut : save.branches) {
-    bytes_total += BytesOf(pieces_, pieces_.Rows(cut.base, cut.n_tokens));
-    bytes_total += BytesOf(pieces_, pieces_.StateAt(cut.n_tokens, cut.window_base));
-  }
-  SegmentWriter::Options options{.io = IoOptions()};
+  SaveSettings settings{.stage = stage_, .io = IoOptions(), .pieces_together = buffers_ != nullptr};
+  ASSIGN_OR_RETURN(settings.directory, DirectoryFor(save));
+  settings.cancelled = [&] { return Cancelled(save.save); };
   Clock::time_point since = Clock::now();
   const int64_t steps_before = steps_;
-  options.progress = [&](uint64_t bytes) {
+  settings.progress = [&](int64_t done, int64_t total) {
     MakeWay(steps_before, &since);
-    results_->Put({.message = wire::TransferTick{stage_, save.save, false, static_cast<int64_t>(bytes), bytes_total}});
+    results_->Put({.message = wire::TransferTick{stage_, save.save, false, done, total}});
   };
-  ASSIGN_OR_RETURN(const std::string directory, DirectoryFor(save));
-  const std::string path = JoinPath(directory, SegmentFileName(stage_, save.generation));
-  ASSIGN_OR_RETURN(const std::unique_ptr<SegmentWriter> writer, SegmentWriter::Create(path, header, options));
-  for (size_t i = 0; i < save.branches.size(); ++i) {
-    RETURN_IF_ERROR(WriteBranch(save, save.branches[i], sources[i], *writer));
-  }
-  ASSIGN_OR_RETURN(const SegmentSummary summary, writer->Finish());
+  ASSIGN_OR_RETURN(const SegmentSummary summary, SaveToSegment(save_stream_.Get(), pieces_, save, sources, settings));
   receipt->bytes = static_cast<int64_t>(summary.bytes);
   receipt->payload_bytes = static_cast<int64_t>(summary.payload_bytes);
   receipt->n_records = static_cast<int64_t>(summary.n_records);
   receipt->index_digest = summary.index_digest;
   return absl::OkStatus();
-}
-
-absl::Status Transfers::WriteBranch(const wire::SaveSession& save, const wire::BranchCut& cut, const BranchSource& source,
-                                    SegmentWriter& writer) {
-  const std::vector<int32_t>& tokens = TokensOf(source);
-  const PrefixDigests prefixes(std::span<const int32_t>(tokens).first(static_cast<size_t>(cut.n_tokens)));
-  const RunWriter to{writer, save_stream_.Get(), prefixes, source.image.get(), cut.branch};
-  const StageSession& session = source.session;
-  for (const wire::StateAt& checkpoint : cut.checkpoints) {
-    RETURN_IF_ERROR(WriteRuns(save, to, pieces_.StateAt(checkpoint.position, cut.window_base),
-                              {session.pages, checkpoint.window_pages, checkpoint.slot}));
-  }
-  if (cut.base == cut.n_tokens) return absl::OkStatus();
-  const StateTables tables{session.pages, session.window_pages, session.state_slot};
-  RETURN_IF_ERROR(WriteRuns(save, to, pieces_.StateAt(cut.n_tokens, cut.window_base), tables));
-  RETURN_IF_ERROR(WriteRuns(save, to, pieces_.Rows(cut.base, cut.n_tokens), tables));
-  // The ids are in every stage's files, so that each stage's files prove themselves.
-  RETURN_IF_ERROR(writer.BeginRun());
-  const auto begin = static_cast<int32_t>(cut.base), end = static_cast<int32_t>(cut.n_tokens);
-  const size_t bytes = static_cast<size_t>(end - begin) * sizeof(int32_t);
-  ASSIGN_OR_RETURN(const std::span<std::byte> room,
-                   writer.AppendRecord(to.Key(RecordKind::kTokenIds, ElementType::kInt32, kNoLayer, begin, end), bytes));
-  std::memcpy(room.data(), tokens.data() + begin, bytes);
-  return absl::OkStatus();
-}
-
-absl::Status Transfers::WriteRuns(const wire::SaveSession& save, const RunWriter& to, const std::vector<PieceRun>& runs,
-                                  const StateTables& from) {
-  for (const PieceRun& run : runs) {
-    if (Cancelled(save.save)) return layover::Cancelled("save {} was aborted", save.save);
-    RETURN_IF_ERROR(to.writer.BeginRun());
-    RETURN_IF_ERROR(to.image == nullptr ? WriteRun(save, to, run, from) : WriteParkedRun(to, run));
-  }
-  return absl::OkStatus();
-}
-
-// A device copies as many pieces as share a buffer together; pages in host memory are best digested one by one, as they come.
-absl::Status Transfers::WriteRun(const wire::SaveSession& save, const RunWriter& to, const PieceRun& run,
-                                 const StateTables& from) {
-  if (buffers_ == nullptr) {
-    for (const StatePiece& piece : run) {
-      ASSIGN_OR_RETURN(const std::span<std::byte> room, to.writer.AppendRecord(KeyOf(to, piece), pieces_.Bytes(piece)));
-      pieces_.Read(to.stream, piece, from, room.data());
-      RETURN_IF_ERROR(to.stream.Synchronize());
-    }
-    return absl::OkStatus();
-  }
-  std::vector<SegmentWriter::RecordSize> records;
-  records.reserve(run.size());
-  for (const StatePiece& piece : run) records.push_back({KeyOf(to, piece), pieces_.Bytes(piece)});
-  return to.writer.AppendRecords(
-      records, [&](size_t i, std::span<std::byte> room) { pieces_.Read(to.stream, run[i], from, room.data()); },
-      [&]() -> absl::Status {
-        RETURN_IF_ERROR(to.stream.Synchronize());
-        return Cancelled(save.save) ? layover::Cancelled("save {} was aborted", save.save) : absl::OkStatus();
-      });
-}
-
-absl::Status Transfers::WriteParkedRun(const RunWriter& to, const PieceRun& run) {
-  for (const StatePiece& piece : run) {
-    ASSIGN_OR_RETURN(const std::span<std::byte> room, to.writer.AppendRecord(KeyOf(to, piece), pieces_.Bytes(piece)));
-    const std::byte* parked = to.image->Find(pieces_, piece);
-    if (parked == nullptr) return Internal("the parked image lacks the {} at {}", RecordKindName(piece.kind), piece.end);
-    std::memcpy(room.data(), parked, room.size());
-  }
-  return absl::OkStatus();
-}
-
-RecordKey Transfers::KeyOf(const RunWriter& to, const StatePiece& piece) const {
-  return to.Key(piece.kind, pieces_.Element(piece), piece.layer, piece.begin, piece.end);
 }
 
 void Transfers::Park(const wire::ParkSession& park, StageSession session) {

@@ -22,11 +22,11 @@
 #include "common/segment_link/own_store.h"
 #include "common/segment_link/segment_link.h"
 #include "common/storage/segment_reader.h"
-#include "common/storage/segment_writer.h"
 #include "common/wire/messages.h"
 #include "stage_worker/copy_buffers.h"
 #include "stage_worker/kv_pages.h"
 #include "stage_worker/park_store.h"
+#include "stage_worker/segment_save.h"
 #include "stage_worker/session_table.h"
 #include "stage_worker/state_pieces.h"
 
@@ -59,11 +59,6 @@ class Transfers {
   void SetHome(SegmentHome home) { home_ = std::move(home); }
   ~Transfers();  // cancels what runs and waits for it
 
-  // What a save's branch is written from: a session cut at its length, or a parked image.
-  struct BranchSource {
-    StageSession session;
-    std::shared_ptr<const ParkImage> image;
-  };
   void Save(const wire::SaveSession& save, std::vector<BranchSource> sources);
   void Restore(const wire::RestoreSession& restore);
   void Park(const wire::ParkSession& park, StageSession session);
@@ -104,8 +99,6 @@ class Transfers {
     std::thread thread_;
   };
 
-  struct RunWriter;  // a branch on its way into a segment
-
   // A lane's copy stream: made by the lane's thread when it is first wanted, and kept, as what it has on the device is.
   class LaneStream {
    public:
@@ -123,13 +116,6 @@ class Transfers {
   void MakeWay(int64_t steps_before, std::chrono::steady_clock::time_point* since) const;
   wire::SaveReceipt DoSave(const wire::SaveSession& save, const std::vector<BranchSource>& sources);
   absl::Status WriteSegment(const wire::SaveSession& save, const std::vector<BranchSource>& sources, wire::SaveReceipt* receipt);
-  absl::Status WriteBranch(const wire::SaveSession& save, const wire::BranchCut& cut, const BranchSource& source,
-                           SegmentWriter& writer);
-  absl::Status WriteRuns(const wire::SaveSession& save, const RunWriter& to, const std::vector<PieceRun>& runs,
-                         const StateTables& from);
-  absl::Status WriteRun(const wire::SaveSession& save, const RunWriter& to, const PieceRun& run, const StateTables& from);
-  absl::Status WriteParkedRun(const RunWriter& to, const PieceRun& run);
-  RecordKey KeyOf(const RunWriter& to, const StatePiece& piece) const;
   absl::StatusOr<std::string> DirectoryFor(const wire::SaveSession& save);
   absl::StatusOr<std::unique_ptr<SegmentReader>> OpenSegment(const wire::SegmentRef& ref,
                                                              const SegmentExpectations& expected) const;

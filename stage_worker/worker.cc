@@ -309,15 +309,15 @@ absl::Status Worker::Handle(const Ordered& ordered) {
   if (const auto* fork = std::get_if<wire::ForkSession>(&message)) return sessions_->Fork(*fork);
   if (const auto* cut = std::get_if<wire::TruncateSession>(&message)) return sessions_->Truncate(*cut);
   if (const auto* close = std::get_if<wire::CloseSession>(&message)) return sessions_->Close(close->session);
+  // Transfers copy on streams of their own, which wait for nothing that a fork or a step has put in this one.
+  RETURN_IF_ERROR(stream_->Synchronize());
   if (const auto* save = std::get_if<wire::SaveSession>(&message)) return HandleSave(*save);
   if (const auto* restore = std::get_if<wire::RestoreSession>(&message)) {
-    RETURN_IF_ERROR(SettlePages());
     transfers_->Restore(*restore);
     return absl::OkStatus();
   }
   if (const auto* park = std::get_if<wire::ParkSession>(&message)) return HandlePark(*park);
   if (const auto* unpark = std::get_if<wire::UnparkSession>(&message)) {
-    RETURN_IF_ERROR(SettlePages());
     transfers_->Unpark(*unpark);
     return absl::OkStatus();
   }
@@ -328,25 +328,21 @@ absl::Status Worker::Handle(const Ordered& ordered) {
   return Internal("message {} is not an ordered one", message.index());
 }
 
-// A transfer's copies run on another stream, which does not wait for what a fork may still be copying and a step has done.
-absl::Status Worker::SettlePages() { return stream_->Synchronize(); }
-
 absl::Status Worker::HandleSave(const wire::SaveSession& save) {
-  std::vector<Transfers::BranchSource> cuts;
+  std::vector<BranchSource> cuts;
   for (const wire::BranchCut& cut : save.branches) {
-    ASSIGN_OR_RETURN(Transfers::BranchSource source, SourceOf(cut));
+    ASSIGN_OR_RETURN(BranchSource source, SourceOf(cut));
     cuts.push_back(std::move(source));
   }
   if (cuts.empty()) return Internal("save {} has no branch", save.save);
-  RETURN_IF_ERROR(SettlePages());
   transfers_->Save(save, std::move(cuts));
   return absl::OkStatus();
 }
 
 // The cut: tokens, page tables and slot as they are now. Rows below n_tokens and the slots stay as they are until the
 // coordinator unpins.
-absl::StatusOr<Transfers::BranchSource> Worker::SourceOf(const wire::BranchCut& cut) const {
-  Transfers::BranchSource source;
+absl::StatusOr<BranchSource> Worker::SourceOf(const wire::BranchCut& cut) const {
+  BranchSource source;
   if (cut.session == 0) {
     source.image = transfers_->Parked(cut.park);
     if (source.image == nullptr) return Internal("image {} is not parked here", cut.park);
@@ -371,7 +367,6 @@ absl::StatusOr<Transfers::BranchSource> Worker::SourceOf(const wire::BranchCut& 
 absl::Status Worker::HandlePark(const wire::ParkSession& park) {
   const StageSession* session = sessions_->Find(park.session);
   if (session == nullptr) return Internal("session {} is not open", park.session);
-  RETURN_IF_ERROR(SettlePages());
   transfers_->Park(park, *session);
   return absl::OkStatus();
 }

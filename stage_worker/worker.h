@@ -59,9 +59,8 @@ class Worker {
   bool CanHandle(const Ordered& ordered) const;
   absl::Status Handle(const Ordered& ordered);
   absl::Status HandleStep(uint64_t seq, const wire::Step& step);
-  absl::Status SettlePages();
   absl::Status HandleSave(const wire::SaveSession& save);
-  absl::StatusOr<Transfers::BranchSource> SourceOf(const wire::BranchCut& cut) const;
+  absl::StatusOr<BranchSource> SourceOf(const wire::BranchCut& cut) const;
   absl::Status HandlePark(const wire::ParkSession& park);
   absl::Status Reset(uint32_t epoch, const wire::Reset& reset);
   absl::Status OpenHops();
