@@ -35,6 +35,7 @@ inline constexpr int kMaxFeedForward = 1 << 20;
 inline constexpr int kMaxConvTaps = 16;
 inline constexpr int kMaxHeadDim = 512;         // sizes the attention scratch of every thread
 inline constexpr int kMaxExperts = 1024;
+inline constexpr int kMaxTopK = 128;            // best logits that a device picks from a row; who wants more takes the row
 inline constexpr uint64_t kMaxGgufTensors = 100'000;
 inline constexpr uint64_t kMaxGgufKeys = 100'000;
 inline constexpr uint64_t kMaxGgufStringBytes = 1ull << 30;

@@ -255,6 +255,18 @@ struct GatherRowsArgs {
   int dim = 0;
 };
 
+// The k largest of each row, the largest first, of equal ones the lower index. NaN and -infinity are never among them;
+// +infinity is the largest float, -0 is +0. Where a row has fewer than k, the rest is index -1, value -infinity.
+struct TopKArgs {
+  const float* x = nullptr;  // [n_rows, dim], stride x_stride
+  int32_t* ids = nullptr;    // [n_rows, k]
+  float* values = nullptr;   // [n_rows, k]
+  int n_rows = 0;
+  int dim = 0;
+  int x_stride = 0;
+  int k = 0;                 // 1 to limits::kMaxTopK; may be above dim
+};
+
 // --- Hybrid models. State slots: one per live sequence, [n_slots, ...] floats. A step reads slot `from` and writes slot
 // `to` of each slice, so that a save or a checkpoint can keep the state at the cut while the next step goes on: `from` is
 // left as it is unless it is `to`. No slice writes a slot that another one reads or writes.
@@ -380,6 +392,7 @@ class Stream {
   virtual void Attention(const AttentionArgs& args) = 0;
   virtual void Gated(const GatedArgs& args) = 0;
   virtual void GatherRows(const GatherRowsArgs& args) = 0;
+  virtual void TopK(const TopKArgs& args) = 0;
 
   // --- hybrid and mixture models; a back end that lacks one says so in Device::Supports before any model is loaded
   virtual void CausalConv(const CausalConvArgs& args);

@@ -1,13 +1,13 @@
 #include "stage_worker/sampler.h"
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 #include <limits>
 
 #include "absl/container/flat_hash_map.h"
 #include "common/check.h"
 #include "common/limits.h"
+#include "kernels/top_k.h"
 #include "stage_worker/fixed_math.h"
 
 namespace layover {
@@ -16,46 +16,10 @@ namespace {
 constexpr float kExcluded = -std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
 
-// A logit and its id as one integer that orders them: the higher logit first, then the lower id.
-uint64_t OrderKey(float logit, size_t id) {
-  const auto bits = std::bit_cast<uint32_t>(std::min(logit, kLargest) + 0.0f);  // -0 becomes +0
-  const uint32_t ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-  return static_cast<uint64_t>(ordered) << 32 | (0xFFFFFFFFu - static_cast<uint32_t>(id));
-}
-
-int32_t IdOfKey(uint64_t key) {
-  return static_cast<int32_t>(0xFFFFFFFFu - static_cast<uint32_t>(key));
-}
-
-std::vector<int32_t> SortedIds(std::vector<uint64_t>* keys) {
-  std::sort(keys->begin(), keys->end(), std::greater<>());
-  std::vector<int32_t> ids(keys->size());
-  std::transform(keys->begin(), keys->end(), ids.begin(), IdOfKey);
+std::vector<int32_t> IdsOf(const std::vector<uint64_t>& keys) {
+  std::vector<int32_t> ids(keys.size());
+  std::transform(keys.begin(), keys.end(), ids.begin(), IdOfTopKKey);
   return ids;
-}
-
-// Ids of the k best, best first; those at -infinity are left out. One pass: what beats the k-th best so far is
-// gathered, and thinned to k whenever the buffer is full.
-std::vector<int32_t> SelectTop(std::span<const float> logits, size_t k) {
-  k = std::min(k, logits.size());
-  if (k == 0) return {};
-  const size_t capacity = std::max<size_t>(4 * k, 256);
-  std::vector<uint64_t> keys;
-  keys.reserve(capacity);
-  float threshold = kExcluded;  // an id that comes later must be above it: on a tie the earlier one stays
-  const auto thin = [&] {
-    if (keys.size() <= k) return;
-    std::nth_element(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(k) - 1, keys.end(), std::greater<>());
-    keys.resize(k);
-    threshold = std::min(logits[IdOfKey(keys[k - 1])], kLargest);
-  };
-  for (size_t id = 0; id < logits.size(); ++id) {
-    if (!(logits[id] > threshold)) continue;
-    keys.push_back(OrderKey(logits[id], id));
-    if (keys.size() == capacity) thin();
-  }
-  thin();
-  return SortedIds(&keys);
 }
 
 // The highest logit's id, the lowest of several; -1 if all are excluded.
@@ -68,9 +32,14 @@ int32_t ArgMax(std::span<const float> logits) {
   LAYOVER_CHECK(false);
 }
 
+// Beyond the ban of ids.
 bool ChangesLogits(const SamplerSpec& spec) {
-  return !spec.banned.empty() || !spec.logit_bias.empty() || spec.repeat_penalty != 1.0f ||
-         spec.presence_penalty != 0.0f || spec.frequency_penalty != 0.0f;
+  return !spec.logit_bias.empty() || spec.repeat_penalty != 1.0f || spec.presence_penalty != 0.0f ||
+         spec.frequency_penalty != 0.0f;
+}
+
+bool IsBanned(const SamplerSpec& spec, int32_t id) {
+  return std::find(spec.banned.begin(), spec.banned.end(), id) != spec.banned.end();
 }
 
 // Steps 1 and 2 of the header's list.
@@ -111,8 +80,8 @@ std::vector<float> ValuesAt(std::span<const float> values, const std::vector<int
   return chosen;
 }
 
-bool KeepsTopK(std::span<const float> logits, const SamplerSpec& spec) {
-  return spec.top_k > 0 && static_cast<size_t>(spec.top_k) < logits.size();
+bool KeepsTopK(const SamplerSpec& spec, size_t n_ids) {
+  return spec.top_k > 0 && static_cast<size_t>(spec.top_k) < n_ids;
 }
 
 double Total(const std::vector<double>& block_sums) {
@@ -156,9 +125,10 @@ std::vector<int32_t> TopP(std::span<const float> logits, std::span<const float> 
   const float bound = BoundOfHead(logits, weights, max, wanted);
   std::vector<uint64_t> keys;
   for (size_t id = 0; id < logits.size(); ++id) {
-    if (logits[id] >= bound && weights[id] > 0) keys.push_back(OrderKey(logits[id], id));
+    if (logits[id] >= bound && weights[id] > 0) keys.push_back(TopKKey(logits[id], id));
   }
-  std::vector<int32_t> ids = SortedIds(&keys);
+  std::sort(keys.begin(), keys.end(), std::greater<>());
+  std::vector<int32_t> ids = IdsOf(keys);
   ids.resize(std::min(ids.size(), HeadOf(ValuesAt(weights, ids), wanted)));
   return ids;
 }
@@ -180,56 +150,60 @@ size_t Draw(std::span<const float> weights, double uniform) {
   return last_possible;
 }
 
-// Step 4: the ids that are left, best first after top_k or top_p, else ascending. Not for a spec that keeps all.
-std::vector<int32_t> Truncate(std::span<const float> logits, const SamplerSpec& spec, float max) {
-  const float min_p = std::min(spec.min_p, 1.0f);  // the best one always stays
-  std::vector<int32_t> ids;
-  if (KeepsTopK(logits, spec)) {
-    ids = SelectTop(logits, static_cast<size_t>(spec.top_k));
-  } else {
-    std::vector<float> weights(logits.size());
-    ScaledExp(logits, max, 1.0f, weights.data());
-    if (spec.top_p < 1.0f) {
-      ids = TopP(logits, weights, max, spec.top_p);
-    } else {
-      for (size_t id = 0; id < weights.size(); ++id) {
-        if (!(weights[id] < min_p)) ids.push_back(static_cast<int32_t>(id));
-      }
-      return ids;
-    }
-  }
-  std::vector<float> weights(ids.size());
-  ScaledExp(ValuesAt(logits, ids), max, 1.0f, weights.data());
-  if (KeepsTopK(logits, spec) && spec.top_p < 1.0f) {
-    ids.resize(std::min(ids.size(), HeadOf(weights, spec.top_p * Total(BlockSums(weights)))));
-  }
-  const auto end = weights.begin() + static_cast<ptrdiff_t>(ids.size());
-  const auto below = std::find_if(weights.begin(), end, [&](float weight) { return weight < min_p; });
-  ids.resize(static_cast<size_t>(below - weights.begin()));
-  return ids;
+// Step 5: an index into `logits`, none of them above `max`.
+size_t DrawTempered(std::span<const float> logits, float max, const SamplerSpec& spec, double uniform) {
+  // Of the tiniest temperatures the inverse is no float; then the highest logit alone has a weight.
+  const float scale = std::min(1.0f / spec.temperature, kLargest);
+  std::vector<float> weights(logits.size());
+  ScaledExp(logits, max, scale, weights.data());
+  return Draw(weights, uniform);
+}
+
+// How many of `weights`, best first and the best one 1, min_p leaves. The best one always stays.
+size_t HowManyReach(std::span<const float> weights, float min_p) {
+  min_p = std::min(min_p, 1.0f);
+  const auto below = std::find_if(weights.begin(), weights.end(), [&](float weight) { return weight < min_p; });
+  return static_cast<size_t>(below - weights.begin());
+}
+
+// The rest of step 4 after top_k, and step 5, over logits of ids that are left, best first: the index drawn.
+size_t DrawFromBest(std::span<const float> best, const SamplerSpec& spec, double uniform) {
+  const float max = std::min(best.front(), kLargest);
+  std::vector<float> weights(best.size());
+  ScaledExp(best, max, 1.0f, weights.data());
+  size_t n = best.size();
+  if (spec.top_p < 1.0f) n = std::min(n, HeadOf(weights, spec.top_p * Total(BlockSums(weights))));
+  const size_t likely = HowManyReach(std::span(weights).first(n), spec.min_p);
+  return DrawTempered(best.first(likely), max, spec, uniform);
 }
 
 // Steps 4 and 5.
 int32_t DrawToken(std::span<const float> logits, const SamplerSpec& spec, double uniform) {
-  const float max = MaxOf(logits);
-  // Of the tiniest temperatures the inverse is no float; then the highest logit alone has a weight.
-  const float scale = std::min(1.0f / spec.temperature, kLargest);
-  std::vector<float> weights;
-  if (!KeepsTopK(logits, spec) && spec.top_p >= 1.0f && spec.min_p <= 0.0f) {
-    weights.resize(logits.size());
-    ScaledExp(logits, max, scale, weights.data());
-    return static_cast<int32_t>(Draw(weights, uniform));
+  if (KeepsTopK(spec, logits.size())) {
+    const std::vector<int32_t> ids = IdsOf(SelectTopK(logits, static_cast<size_t>(spec.top_k)));
+    return ids[DrawFromBest(ValuesAt(logits, ids), spec, uniform)];
   }
-  const std::vector<int32_t> ids = Truncate(logits, spec, max);
-  weights.resize(ids.size());
-  ScaledExp(ValuesAt(logits, ids), max, scale, weights.data());
-  return ids[Draw(weights, uniform)];
+  const float max = MaxOf(logits);
+  if (spec.top_p >= 1.0f && spec.min_p <= 0.0f) return static_cast<int32_t>(DrawTempered(logits, max, spec, uniform));
+  std::vector<float> weights(logits.size());
+  ScaledExp(logits, max, 1.0f, weights.data());
+  std::vector<int32_t> ids;
+  if (spec.top_p < 1.0f) {
+    ids = TopP(logits, weights, max, spec.top_p);
+    ids.resize(HowManyReach(ValuesAt(weights, ids), spec.min_p));
+  } else {
+    const float min_p = std::min(spec.min_p, 1.0f);
+    for (size_t id = 0; id < weights.size(); ++id) {
+      if (!(weights[id] < min_p)) ids.push_back(static_cast<int32_t>(id));
+    }
+  }
+  return ids[DrawTempered(ValuesAt(logits, ids), max, spec, uniform)];
 }
 
 // Where nothing is left to draw from.
 int32_t LowestAllowed(size_t n, const SamplerSpec& spec) {
   for (int32_t id = 0; static_cast<size_t>(id) < n; ++id) {
-    if (std::find(spec.banned.begin(), spec.banned.end(), id) == spec.banned.end()) return id;
+    if (!IsBanned(spec, id)) return id;
   }
   return 0;
 }
@@ -240,7 +214,7 @@ SampledToken Sample(std::span<const float> row, const SamplerSpec& spec, int64_t
                     std::span<const int32_t> history, int64_t output_begin) {
   LAYOVER_CHECK(!row.empty());
   std::vector<float> adjusted;
-  if (ChangesLogits(spec)) {
+  if (ChangesLogits(spec) || !spec.banned.empty()) {
     adjusted = AdjustedLogits(row, spec, history, output_begin);
     row = adjusted;
   }
@@ -248,6 +222,27 @@ SampledToken Sample(std::span<const float> row, const SamplerSpec& spec, int64_t
   if (id < 0) return {LowestAllowed(row.size(), spec)};
   if (spec.temperature > 0.0f) id = DrawToken(row, spec, UniformAt(spec.seed, position));
   return {id};
+}
+
+int BestNeeded(const SamplerSpec& spec, size_t n_ids) {
+  if (ChangesLogits(spec)) return 0;
+  if (spec.temperature > 0.0f && !KeepsTopK(spec, n_ids)) return 0;
+  const size_t needed = spec.banned.size() + static_cast<size_t>(spec.temperature > 0.0f ? spec.top_k : 1);
+  return needed <= limits::kMaxTopK ? static_cast<int>(needed) : 0;
+}
+
+SampledToken SampleFromBest(const BestLogits& best, const SamplerSpec& spec, int64_t position, size_t n_ids) {
+  const size_t kept = spec.temperature > 0.0f ? static_cast<size_t>(spec.top_k) : 1;
+  std::vector<int32_t> ids;
+  std::vector<float> logits;
+  for (size_t i = 0; i < best.ids.size() && best.ids[i] >= 0 && ids.size() < kept; ++i) {
+    if (IsBanned(spec, best.ids[i])) continue;
+    ids.push_back(best.ids[i]);
+    logits.push_back(best.logits[i]);
+  }
+  if (ids.empty()) return {LowestAllowed(n_ids, spec)};
+  if (spec.temperature <= 0.0f) return {ids.front()};
+  return {ids[DrawFromBest(logits, spec, UniformAt(spec.seed, position))]};
 }
 
 LogSoftmax::LogSoftmax(std::span<const float> row) : row_(row), max_(MaxOf(row)) {
@@ -264,7 +259,9 @@ float LogSoftmax::Logprob(int32_t id) const {
 
 std::vector<TokenLogprob> LogSoftmax::Top(int k) const {
   std::vector<TokenLogprob> top;
-  for (const int32_t id : SelectTop(row_, static_cast<size_t>(std::max(k, 0)))) top.push_back({id, Logprob(id)});
+  for (const int32_t id : IdsOf(SelectTopK(row_, static_cast<size_t>(std::max(k, 0))))) {
+    top.push_back({id, Logprob(id)});
+  }
   return top;
 }
 

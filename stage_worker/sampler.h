@@ -43,6 +43,18 @@ struct TokenLogprob {
 SampledToken Sample(std::span<const float> row, const SamplerSpec& spec, int64_t position,
                     std::span<const int32_t> history, int64_t output_begin);
 
+// Where a token depends on nothing but a row's best logits, they will do, and the row may stay on its device. How many of
+// them, limits::kMaxTopK at most; 0: it takes the row, of `n_ids`.
+int BestNeeded(const SamplerSpec& spec, size_t n_ids);
+
+// As TopK (kernels/ops.h) gives them: best first, -1 where a row has no more.
+struct BestLogits {
+  std::span<const int32_t> ids;
+  std::span<const float> logits;
+};
+// Sample's token, from at least BestNeeded(spec, n_ids) of a row's best.
+SampledToken SampleFromBest(const BestLogits& best, const SamplerSpec& spec, int64_t position, size_t n_ids);
+
 // Natural logarithm of the softmax of raw logits: logit - max - log(sum of exp(logit - max)). The sum goes over blocks
 // of 64 ids in ascending order; inside a block eight float lanes take ids modulo 8 in ascending order and are then
 // added, lane 0 first, to the total in double.

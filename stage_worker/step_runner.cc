@@ -37,7 +37,12 @@ absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(Device& device, S
                                                                            kinds * slices * sizeof(SequenceSlice)));
   if (config.owns_head) {
     const size_t logits = static_cast<size_t>(config.logits_rows) * static_cast<size_t>(config.n_vocab);
+    const size_t best = static_cast<size_t>(config.logits_rows) * limits::kMaxTopK;
     runner->logits_ = std::make_unique<PinnedMemory>(device, logits * sizeof(float));
+    ASSIGN_OR_RETURN(runner->best_ids_, device.Allocate(best * sizeof(int32_t)));
+    ASSIGN_OR_RETURN(runner->best_logits_, device.Allocate(best * sizeof(float)));
+    runner->host_ids_ = std::make_unique<PinnedMemory>(device, best * sizeof(int32_t));
+    runner->host_best_ = std::make_unique<PinnedMemory>(device, best * sizeof(float));
   }
   return runner;
 }
@@ -142,8 +147,10 @@ std::vector<StepRunner::Wanted> StepRunner::WantedRows(const wire::Step& step) c
     const wire::StepSlice& slice = step.slices[s];
     const int count = static_cast<int>(slice.tokens.size());
     const bool last_only = slice.wish == wire::RowWish::kSample || slice.wish == wire::RowWish::kDigest;
+    const bool token_only = slice.wish == wire::RowWish::kSample && slice.top_logprobs < 0 && !slice.row_digest;
+    const int best = token_only ? BestNeeded(slice.sampler, static_cast<size_t>(config_.n_vocab_text)) : 0;
     for (int i = 0; i < count; ++i, ++row) {
-      if (slice.wish == wire::RowWish::kReport || (last_only && i + 1 == count)) wanted.push_back({s, i, row});
+      if (slice.wish == wire::RowWish::kReport || (last_only && i + 1 == count)) wanted.push_back({s, i, row, best});
     }
   }
   return wanted;
@@ -167,7 +174,7 @@ absl::StatusOr<std::vector<wire::SliceResult>> StepRunner::Results(const wire::S
   if (wanted_.empty()) RETURN_IF_ERROR(stream_.Synchronize());
   for (size_t begin = 0; begin < wanted_.size(); begin += static_cast<size_t>(config_.logits_rows)) {
     const size_t count = std::min(wanted_.size() - begin, static_cast<size_t>(config_.logits_rows));
-    RETURN_IF_ERROR(FetchLogits(begin, count));
+    ASSIGN_OR_RETURN(const size_t k, FetchLogits(begin, count));
     for (size_t i = 0; i < count; ++i) {
       const Wanted& w = wanted_[begin + i];
       const wire::StepSlice& slice = step.slices[w.slice];
@@ -175,6 +182,8 @@ absl::StatusOr<std::vector<wire::SliceResult>> StepRunner::Results(const wire::S
       if (slice.wish == wire::RowWish::kDigest) {
         results[w.slice].rows.push_back({.position = slice.begin + w.row_in_slice,
                                          .digest = DigestOf(logits, sizeof(float) * static_cast<size_t>(config_.n_vocab))});
+      } else if (w.best > 0) {
+        SampleBest(slice, {{host_ids_->As<int32_t>() + i * k, k}, {host_best_->As<float>() + i * k, k}}, &results[w.slice]);
       } else if (slice.wish == wire::RowWish::kSample) {
         SampleRow(slice, *sessions.Find(slice.session), logits, &results[w.slice]);
       } else {
@@ -186,10 +195,29 @@ absl::StatusOr<std::vector<wire::SliceResult>> StepRunner::Results(const wire::S
 }
 
 // Those of the first lot are enqueued by Run.
-absl::Status StepRunner::FetchLogits(size_t begin, size_t count) {
+absl::StatusOr<size_t> StepRunner::FetchLogits(size_t begin, size_t count) {
   if (begin > 0) model_.Logits(stream_, row_indices_ + begin, static_cast<int>(count));
-  stream_.CopyToHost(logits_->data(), model_.logits(), count * static_cast<size_t>(config_.n_vocab) * sizeof(float));
-  return stream_.Synchronize();
+  size_t k = 0;
+  const auto row_floats = static_cast<size_t>(config_.n_vocab);
+  for (size_t i = 0; i < count; ++i) {
+    const int best = wanted_[begin + i].best;
+    k = std::max(k, static_cast<size_t>(best));
+    if (best > 0) continue;
+    stream_.CopyToHost(logits_->As<float>() + i * row_floats, model_.logits() + i * row_floats, row_floats * sizeof(float));
+  }
+  if (k > 0) {
+    stream_.TopK({.x = model_.logits(),
+                  .ids = best_ids_->As<int32_t>(),
+                  .values = best_logits_->As<float>(),
+                  .n_rows = static_cast<int>(count),
+                  .dim = config_.n_vocab_text,
+                  .x_stride = config_.n_vocab,
+                  .k = static_cast<int>(k)});
+    stream_.CopyToHost(host_ids_->data(), best_ids_->data(), count * k * sizeof(int32_t));
+    stream_.CopyToHost(host_best_->data(), best_logits_->data(), count * k * sizeof(float));
+  }
+  RETURN_IF_ERROR(stream_.Synchronize());
+  return k;
 }
 
 std::string StepRunner::Summary() const {
@@ -210,6 +238,14 @@ void StepRunner::SampleRow(const wire::StepSlice& slice, const StageSession& ses
     for (const TokenLogprob& top : softmax.Top(slice.top_logprobs)) report.top.emplace_back(top.id, top.logprob);
   }
   if (slice.row_digest) report.digest = DigestOf(logits, sizeof(float) * static_cast<size_t>(config_.n_vocab));
+  result->rows.push_back(std::move(report));
+}
+
+void StepRunner::SampleBest(const wire::StepSlice& slice, const BestLogits& best, wire::SliceResult* result) const {
+  wire::RowReport report;
+  report.position = slice.begin + static_cast<int64_t>(slice.tokens.size()) - 1;
+  report.token =
+      SampleFromBest(best, slice.sampler, report.position + 1, static_cast<size_t>(config_.n_vocab_text)).id;
   result->rows.push_back(std::move(report));
 }
 

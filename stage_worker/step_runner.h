@@ -17,6 +17,7 @@
 #include "kernels/ops.h"
 #include "stage_worker/models/model.h"
 #include "stage_worker/pinned_memory.h"
+#include "stage_worker/sampler.h"
 #include "stage_worker/session_table.h"
 #include "stage_worker/step_inputs.h"
 
@@ -57,6 +58,7 @@ class StepRunner {
     size_t slice;
     int row_in_slice;
     int32_t row;  // of the step
+    int best;     // so many of its best logits will do; 0: it takes the row
   };
   struct StepSize {
     size_t rows = 0;
@@ -70,16 +72,21 @@ class StepRunner {
   std::vector<Wanted> WantedRows(const wire::Step& step) const;
   void Pack(const wire::Step& step, const SessionTable& sessions, const StepSize& size);
   size_t FirstLogits() const { return std::min(wanted_.size(), static_cast<size_t>(config_.logits_rows)); }
-  absl::Status FetchLogits(size_t begin, size_t count);
+  // Of rows [begin, begin + count) of wanted_: the whole ones, and of the others the k best. k is 0 if there are none.
+  absl::StatusOr<size_t> FetchLogits(size_t begin, size_t count);
   void ReportRow(const wire::StepSlice& slice, int row_in_slice, const float* logits, wire::SliceResult* result) const;
   void SampleRow(const wire::StepSlice& slice, const StageSession& session, const float* logits,
                  wire::SliceResult* result) const;
+  void SampleBest(const wire::StepSlice& slice, const BestLogits& best, wire::SliceResult* result) const;
 
   Stream& stream_;
   Model& model_;
   const Config config_;
   std::unique_ptr<StepInputs> inputs_;
-  std::unique_ptr<PinnedMemory> logits_;  // [logits_rows, n_vocab]; last stage
+  // Of the last stage.
+  std::unique_ptr<PinnedMemory> logits_;                   // [logits_rows, n_vocab]
+  std::unique_ptr<DeviceBuffer> best_ids_, best_logits_;   // [logits_rows, limits::kMaxTopK]
+  std::unique_ptr<PinnedMemory> host_ids_, host_best_;     // of those, [rows, k] of the lot that was fetched
 
   // Of the step that is prepared.
   StepInput input_;

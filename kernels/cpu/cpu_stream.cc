@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "common/check.h"
 #include "kernels/cpu/activation.h"
@@ -11,6 +14,7 @@
 #include "kernels/cpu/kv_pages.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/row_ops.h"
+#include "kernels/top_k.h"
 
 namespace layover {
 namespace {
@@ -139,6 +143,22 @@ void CpuStream::GatherRows(const GatherRowsArgs& args) {
   for (int row = 0; row < args.n_rows; ++row) {
     std::memcpy(args.out + row * dim, args.x + args.rows[row] * dim, dim * sizeof(float));
   }
+}
+
+void CpuStream::TopK(const TopKArgs& args) {
+  LAYOVER_CHECK(args.k > 0 && args.k <= limits::kMaxTopK && args.dim > 0 && args.x_stride >= args.dim);
+  const auto k = static_cast<size_t>(args.k);
+  pool_.ForRanges(args.n_rows, RowGrain(args.n_rows, args.dim), [&](int begin, int end, int) {
+    for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
+      const std::span<const float> x(args.x + row * static_cast<size_t>(args.x_stride), static_cast<size_t>(args.dim));
+      const std::vector<uint64_t> keys = SelectTopK(x, k);
+      for (size_t i = 0; i < k; ++i) {
+        const bool there = i < keys.size();
+        args.ids[row * k + i] = there ? IdOfTopKKey(keys[i]) : -1;
+        args.values[row * k + i] = there ? LogitOfTopKKey(keys[i]) : -std::numeric_limits<float>::infinity();
+      }
+    }
+  });
 }
 
 void CpuStream::CausalConv(const CausalConvArgs& args) {

@@ -32,6 +32,7 @@ class CpuStream : public Stream {
   void Attention(const AttentionArgs& args) override;
   void Gated(const GatedArgs& args) override;
   void GatherRows(const GatherRowsArgs& args) override;
+  void TopK(const TopKArgs& args) override;
 
   void CausalConv(const CausalConvArgs& args) override;
   void GatedDeltaNet(const GatedDeltaNetArgs& args) override;

@@ -116,6 +116,14 @@ void GpuStream::GatherRows(const GatherRowsArgs& args) {
   if (args.n_rows > 0 && args.dim > 0) LaunchGatherRows(args, queue_.get());
 }
 
+void GpuStream::TopK(const TopKArgs& args) {
+  LAYOVER_CHECK(args.k > 0 && args.k <= limits::kMaxTopK && args.dim > 0 && args.x_stride >= args.dim);
+  if (args.n_rows <= 0) return;
+  const size_t bytes = TopKScratchBytes(args);
+  void* const scratch = bytes > 0 ? Scratch(bytes, &top_k_scratch_) : nullptr;
+  if (bytes == 0 || scratch != nullptr) LaunchTopK(args, scratch, queue_.get());
+}
+
 void GpuStream::CausalConv(const CausalConvArgs& args) {
   LAYOVER_CHECK(args.channels > 0 && args.taps >= 1 && args.taps <= limits::kMaxConvTaps && args.out != args.u);
   if (args.slices.n_rows > 0) LaunchCausalConv(args, queue_.get());

@@ -27,6 +27,7 @@ class GpuStream : public Stream {
   void Attention(const AttentionArgs& args) override;
   void Gated(const GatedArgs& args) override;
   void GatherRows(const GatherRowsArgs& args) override;
+  void TopK(const TopKArgs& args) override;
 
   void CausalConv(const CausalConvArgs& args) override;
   void GatedDeltaNet(const GatedDeltaNetArgs& args) override;
@@ -60,6 +61,7 @@ class GpuStream : public Stream {
   absl::Status error_;
   std::unique_ptr<GpuBuffer> attention_scratch_;
   std::unique_ptr<GpuBuffer> expert_groups_;
+  std::unique_ptr<GpuBuffer> top_k_scratch_;
   LotQueue queue_;     // goes before the buffers: it waits for what uses them
   GraphCache graphs_;  // and before it what it runs
 };

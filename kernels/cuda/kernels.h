@@ -16,6 +16,10 @@ void LaunchRope(const RopeArgs& args, Queue* queue);
 void LaunchGated(const GatedArgs& args, Queue* queue);
 void LaunchGatherRows(const GatherRowsArgs& args, Queue* queue);
 
+// Scratch: keys on their way between launches.
+size_t TopKScratchBytes(const TopKArgs& args);
+void LaunchTopK(const TopKArgs& args, void* scratch, Queue* queue);
+
 // kA16 (the layout: activation_layout.h).
 void LaunchPrepareA16(const PrepareActivationArgs& args, Queue* queue);
 // kF32: rows without their stride.

@@ -20,6 +20,7 @@ class NullStream : public Stream {
   void Attention(const AttentionArgs&) override {}
   void Gated(const GatedArgs&) override {}
   void GatherRows(const GatherRowsArgs&) override {}
+  void TopK(const TopKArgs&) override {}
   void CausalConv(const CausalConvArgs&) override {}
   void GatedDeltaNet(const GatedDeltaNetArgs&) override {}
   void MoeRoute(const MoeRouteArgs&) override {}

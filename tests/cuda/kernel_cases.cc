@@ -62,6 +62,21 @@ std::vector<float> GatherRows(Device* device, uint32_t seed, WeightType) {
   return memory.Get(out, static_cast<size_t>(rows) * dim);
 }
 
+std::vector<float> TopK(Device* device, uint32_t seed, WeightType) {
+  Draw draw(seed);
+  const int rows = draw.Between(1, 3), dim = seed % 2 == 0 ? draw.Between(1, 900) : draw.Between(4097, 9000);
+  const int stride = dim + draw.Between(0, 3), k = draw.Between(1, 9);
+  const size_t n = static_cast<size_t>(rows) * k;
+  Memory memory(device);
+  int32_t* ids = memory.Zeroed<int32_t>(n);
+  float* values = memory.Zeroed<float>(n);
+  memory.stream()->TopK(
+      {memory.Put(draw.Values(static_cast<size_t>(rows) * stride)), ids, values, rows, dim, stride, k});
+  std::vector<float> all = memory.Get(values, n);
+  for (const int32_t id : memory.Get(ids, n)) all.push_back(static_cast<float>(id));
+  return all;
+}
+
 int ColsOf(WeightType type, int wanted) {
   const int block = BlockElements(type);
   return (wanted + block - 1) / block * block;
@@ -173,6 +188,7 @@ std::vector<KernelCase> AllCases() {
   std::vector<KernelCase> cases = {
       {"RmsNorm", RmsNorm},       {"Rope", RopeOfAngles}, {"Gated", Gated},
       {"GatherRows", GatherRows}, {"MoeRoute", Route},    {"MoeCombine", Combine},
+      {"TopK", TopK},
   };
   for (const KernelCase& c : StateCases()) cases.push_back(c);
   for (const WeightType type : kMatMulTypes) {

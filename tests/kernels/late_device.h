@@ -27,6 +27,7 @@ class LateStream : public Stream {
   void Attention(const AttentionArgs& args) override { Later(&Stream::Attention, args); }
   void Gated(const GatedArgs& args) override { Later(&Stream::Gated, args); }
   void GatherRows(const GatherRowsArgs& args) override { Later(&Stream::GatherRows, args); }
+  void TopK(const TopKArgs& args) override { Later(&Stream::TopK, args); }
 
   void CausalConv(const CausalConvArgs& args) override { Later(&Stream::CausalConv, args); }
   void GatedDeltaNet(const GatedDeltaNetArgs& args) override { Later(&Stream::GatedDeltaNet, args); }

@@ -2,6 +2,7 @@
 #include "stage_worker/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -13,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "stage_worker/fixed_math.h"
+#include "tests/kernels/reference_top_k.h"
 
 namespace layover {
 namespace {
@@ -410,6 +412,52 @@ TEST(Philox, UniformNumbers) {
   EXPECT_NEAR(sum / 100'000, 0.5, 0.005);
   EXPECT_NE(UniformAt(1, 0), UniformAt(uint64_t{1} << 32, 0));
   EXPECT_NE(UniformAt(0, 1), UniformAt(0, int64_t{1} << 32));
+}
+
+TEST(SamplerFromBest, IsTheTokenOfTheWholeRow) {
+  // Rows of ties and odd values, of a vocabulary that top_k may exceed, under settings of which some take the row.
+  std::mt19937 random(5);
+  int from_best = 0, from_row = 0;
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
+    const int n = seed % 3 == 0 ? 60 : 3000;
+    const std::vector<float> row = reference::HardRows(1 + static_cast<int>(seed % 2), n, seed);  // the last one: nothing
+    const std::span<const float> first(row.data(), static_cast<size_t>(n));
+    SamplerSpec spec;
+    spec.seed = seed;
+    spec.temperature = std::array{0.0f, 0.7f, 1.0f, 1e-30f}[random() % 4];
+    spec.top_k = std::array{0, 1, 40, 100, limits::kMaxTopK + 1}[random() % 5];
+    spec.top_p = std::array{1.0f, 0.9f, 0.2f}[random() % 3];
+    spec.min_p = std::array{0.0f, 0.05f, 1.0f}[random() % 3];
+    if (random() % 2 == 0) spec.banned = {reference::TopKOf(first, 1).ids[0], 3, 59};
+    const int k = BestNeeded(spec, first.size());
+    (k > 0 ? from_best : from_row) += 1;
+    if (k == 0) continue;
+    const reference::TopK best = reference::TopKOf(first, k);
+    for (int64_t position = 0; position < 5; ++position) {
+      EXPECT_EQ(SampleFromBest({best.ids, best.values}, spec, position, first.size()).id,
+                Sample(first, spec, position, {}, 0).id)
+          << "seed " << seed << ", position " << position;
+    }
+  }
+  EXPECT_GT(from_best, 100);
+  EXPECT_GT(from_row, 50);
+}
+
+TEST(SamplerFromBest, TakesTheRowWhereMoreDependsOnIt) {
+  const size_t n = 1000;
+  SamplerSpec spec{.temperature = 1, .top_k = 40};
+  EXPECT_EQ(BestNeeded(spec, n), 40);
+  spec.banned = {1, 2};
+  EXPECT_EQ(BestNeeded(spec, n), 42);
+  EXPECT_EQ(BestNeeded(SamplerSpec{.temperature = 0, .banned = {7}}, n), 2);
+  EXPECT_EQ(BestNeeded(SamplerSpec{.temperature = 1, .top_k = limits::kMaxTopK}, n), limits::kMaxTopK);
+  EXPECT_EQ(BestNeeded(SamplerSpec{.temperature = 1, .top_k = limits::kMaxTopK + 1}, n), 0);
+  EXPECT_EQ(BestNeeded(SamplerSpec{.temperature = 1, .top_k = 40}, 40), 0);  // all are kept: no choice of the best
+  EXPECT_EQ(BestNeeded(SamplerSpec{.temperature = 1}, n), 0);
+  EXPECT_EQ(BestNeeded(SamplerSpec{.temperature = 0, .repeat_penalty = 1.1f}, n), 0);
+  EXPECT_EQ(BestNeeded(SamplerSpec{.temperature = 0, .presence_penalty = 0.1f}, n), 0);
+  EXPECT_EQ(BestNeeded(SamplerSpec{.temperature = 0, .frequency_penalty = 0.1f}, n), 0);
+  EXPECT_EQ(BestNeeded(SamplerSpec{.temperature = 0, .logit_bias = {{1, 1.0f}}}, n), 0);
 }
 
 }  // namespace
