@@ -7,13 +7,11 @@
 //
 // Order of operations, as llama.cpp's default chain has it, so that settings mean the same here as there:
 //   1. banned ids get -infinity, logit_bias is added
-//   2. repeat_penalty: ids among the last limits::kRepeatPenaltyWindow tokens of prompt and output have a positive
-//   logit
-//      divided, a negative one multiplied; then presence and frequency, counted over the output only, are subtracted
+//   2. repeat_penalty: of ids among the last limits::kRepeatPenaltyWindow tokens of prompt and output a positive logit
+//      is divided, a negative one multiplied; then presence and frequency, counted over the output, are subtracted
 //   3. temperature <= 0: the highest logit. Else:
 //   4. top_k, then top_p over what is left (the shortest head that holds top_p of its probability), then min_p
-//   (relative
-//      to the most likely one); all three see the distribution before temperature
+//      (relative to the most likely one); all three see the distribution before temperature
 //   5. the rest is drawn with probabilities exp(logit / temperature)
 //
 // A row is passed without the vocabulary's padding: `row.first(n_vocab_text)`. NaN counts as -infinity; +infinity as
@@ -43,8 +41,8 @@ struct TokenLogprob {
 SampledToken Sample(std::span<const float> row, const SamplerSpec& spec, int64_t position,
                     std::span<const int32_t> history, int64_t output_begin);
 
-// Where a token depends on nothing but a row's best logits, they will do, and the row may stay on its device. How many of
-// them, limits::kMaxTopK at most; 0: it takes the row, of `n_ids`.
+// Where a token depends on nothing but a row's best logits, they will do, and the row may stay on its device. How many
+// of them, limits::kMaxTopK at most; 0: it takes the row, of `n_ids`.
 int BestNeeded(const SamplerSpec& spec, size_t n_ids);
 
 // As TopK (kernels/ops.h) gives them: best first, -1 where a row has no more.

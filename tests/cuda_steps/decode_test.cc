@@ -235,6 +235,34 @@ TEST_P(Steps, ThatAreNotWaitedForKeepTheirInputs) {
   const std::unique_ptr<Conversations> card = OnCard(KvType::kF16);
   EXPECT_EQ(Hurry(*card), OnCpu(KvType::kF16, Hurry));
 }
+
+// A row that is drawn from its best logits stays on the card, beside one that something else depends on.
+TEST_P(Steps, OnlyWhatATokenDependsOnLeavesTheCard) {
+  const std::unique_ptr<Conversations> card = OnCard(KvType::kF16);
+  const auto sampled = [&](uint64_t id, int count, float repeat_penalty) {
+    wire::StepSlice slice = card->Next(id, count);
+    slice.wish = wire::RowWish::kSample;
+    slice.top_logprobs = -1;
+    slice.sampler = {.temperature = 1, .top_k = 20, .repeat_penalty = repeat_penalty, .seed = 7};
+    return slice;
+  };
+  const auto to_host = [&](const wire::Step& step) {
+    std::vector<float> x;
+    emulation::WatchHostCopies();
+    EXPECT_EQ(card->stage().Step(step, &x, shape_.n_embd).size(), step.slices.size());
+    size_t bytes = 0;
+    for (const emulation::HostCopy& copy : emulation::TakeHostCopies()) {
+      if (copy.to_host) bytes += copy.bytes;
+      EXPECT_TRUE(copy.pinned);
+    }
+    return bytes;
+  };
+  const size_t row_bytes = sizeof(float) * static_cast<size_t>(shape_.n_vocab), best_bytes = 20 * 8;
+  for (const uint64_t id : {1, 2}) card->Open(id);
+  EXPECT_EQ(to_host({{sampled(1, 5, 1), sampled(2, 3, 1)}}), 2 * best_bytes);
+  EXPECT_EQ(to_host({{sampled(1, 1, 1.1f), sampled(2, 1, 1)}}), row_bytes + 2 * best_bytes);
+  EXPECT_EQ(to_host({{sampled(2, 1, 1.1f)}}), row_bytes);
+}
 #endif
 
 }  // namespace

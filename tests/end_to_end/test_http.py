@@ -63,6 +63,8 @@ class Http(Case):
             body = {"temperature": 1.0, "top_k": 50, "top_p": 0.9, "max_tokens": 30}
             a = server.complete("Once upon a time", seed=11, **body)
             self.assertSameIds(a, server.complete("Once upon a time", seed=11, **body))
+            # Asked for log probabilities the sampler has the whole row, else a few of its best logits.
+            self.assertSameIds(a, server.complete("Once upon a time", seed=11, logprobs=2, **body))
             others = [server.complete("Once upon a time", seed=s, **body)["choices"][0]["token_ids"] for s in (12, 13, 14)]
             self.assertTrue(any(ids != a["choices"][0]["token_ids"] for ids in others))
 
