@@ -155,5 +155,35 @@ TEST(GpuMoeMatMulChoices, NumbersThatAreNoneStayInTheirRow) {
   }
 }
 
+// A step that is captured knows the number of rows and nothing of what they choose.
+TEST(GpuMoeMatMulChoices, ThatChangeUnderAGraph) {
+  const int experts = 6, k = 2, n_calls = 4;
+  for (const int n_rows : {5, 20}) {
+    const Mixture m = MakeMixture(WeightType::kQ4_0, experts, Choose(n_rows, k, experts, 1), k, false, false);
+    const auto run = [&](Device* device, int64_t launches) {
+      Memory memory(device);
+      const auto weight = device->PackWeight(m.slab.Source()).value();
+      void* prepared = memory.Zeroed<uint8_t>(device->ActivationBytes(weight->activation, n_rows, m.slab.cols));
+      int32_t* chosen = memory.Zeroed<int32_t>(m.chosen.size());
+      const size_t n = m.chosen.size() * weight->rows;
+      float *x = memory.Put(m.x), *out = memory.Zeroed<float>(n);
+      std::vector<float> outs;
+      for (int call = 0; call < n_calls; ++call) {
+        const std::vector<int32_t> now = Choose(n_rows, k, 2 + call, call);
+        memory.stream()->CopyToDevice(chosen, now.data(), now.size() * sizeof(int32_t));
+        memory.stream()->Replay({.n_rows = n_rows}, [&] {
+          memory.stream()->PrepareActivation({x, n_rows, m.slab.cols, m.slab.cols, weight->activation, prepared});
+          memory.stream()->MoeMatMul({weight.get(), prepared, chosen, out, n_rows, k, false, nullptr});
+        });
+        for (const float value : memory.Get(out, n)) outs.push_back(value);
+      }
+      EXPECT_EQ(memory.stream()->Replays().launched, launches);
+      return outs;
+    };
+    const std::vector<float> want = run(kernel_test::OpenCpu(kernel_test::BestVariant()).get(), 0);
+    ForEverySchedule(4, [&](Device* device) { ASSERT_TRUE(SameValues(run(device, n_calls - 1), want)); });
+  }
+}
+
 }  // namespace
 }  // namespace layover::gpu_test
