@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <numeric>
 
@@ -195,8 +196,15 @@ const std::unique_ptr<gpu::GpuDevice>& Card() {
   return device;
 }
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int kLayers = 1;  // they are slow, and see what they look for in one buffer as in many
+constexpr std::array kHeads = {8};
+#else
+constexpr int kLayers = 4;
+constexpr std::array kHeads = {1, 3, 8, 16};
+#endif
 // Runs that do not fill their last page, in more buffers than there are, so that each is used again.
-constexpr Fill kLarge = {.full = 4, .tokens = 40 * kPageTokens + 10};
+constexpr Fill kLarge = {.full = kLayers, .tokens = 40 * kPageTokens + 10};
 
 TEST(Transfers, ALargeStateComesBackFromFileAndFromHostMemory) {
   Stage stage(Card().get(), kLarge);
@@ -269,7 +277,7 @@ void ExpectLargePieces(const std::vector<emulation::HostCopy>& copies, bool to_h
 }
 
 TEST(Transfers, CopiesAreLargeAndThroughPinnedMemory) {
-  for (const int kv_heads : {1, 3, 8, 16}) {  // records of 16 to 256 KiB
+  for (const int kv_heads : kHeads) {  // records of 16 to 256 KiB
     SCOPED_TRACE(kv_heads);
     Stage stage(Card().get(), {.full = 2, .tokens = 8 * 40 / kv_heads * kPageTokens + 10, .kv_heads = kv_heads});
     const Place first{0}, second{stage.n_pages()};
