@@ -146,12 +146,30 @@ inline constexpr int kExportAttempts = 8;               // beside a server that 
 inline constexpr int kExpiryIntervalMs = 60'000;        // how often images that nobody came back to are looked for
 inline constexpr int kSaveSilentMs = 60'000;            // a save that makes no progress for so long is aborted
 
+// --- Devices.
+// Rows that a card gathers before one copy takes them to the host, or that one copy brings. A copy costs some 10 us beside
+// its bytes: at 57 GB/s (PCIe 5.0 x16) that is a tenth of 4 MiB, a third of 1 MiB.
+inline constexpr size_t kKvLotBytes = 4 * kMiB;
+// Buffers through which a stage's copies go: of as many requests as a save and a restore have between the disk and the
+// device, so long that what is copied in one piece is seldom shorter than half of one.
+inline constexpr size_t kCopyBufferBytes = kKvLotBytes;
+inline constexpr size_t kCopyBuffers = 2 * kIoBuffers;
+// Sets of a step's input buffers, used in turn: one is filled while the step before may still be read from the other.
+inline constexpr int kStepSlots = 2;
+// Decode steps of more rows run kernel by kernel: on a card they take longer than putting their kernels in the queue, and
+// every number of rows is a graph of its own.
+inline constexpr int kMostGraphRows = 16;
+// Graphs that a stream keeps, the least recently used goes first. Every number of rows with every slot is half of it, so
+// that a conversation's growing out of one rounded length into the next pushes nothing out that is still in use.
+inline constexpr size_t kMostGraphs = 2 * kStepSlots * kMostGraphRows;
+
 static_assert(kDefaultChunkTokens % kPageTokens == 0 && kMaxChunkTokens % kPageTokens == 0, "chunks end on the grid");
 static_assert(kMaxChunkTokens <= kMaxStepTokens, "one chunk fits in a step");
 static_assert(kMaxChunkTokens + kMaxSessions <= kMaxStepTokens, "a step holds a chunk and a row of every session");
 static_assert(kMaxGgufReadElements >= 4ull * kMaxVocab, "the largest vocabulary's tokens and merges can be read");
 static_assert(kMaxSessions <= kMaxStepSlices, "every live session can have a row in one step");
 static_assert(kIoBufferBytes % kBlockBytes == 0, "direct I/O needs whole blocks");
+static_assert(kCopyBufferBytes >= 2 * kIoBufferBytes && kCopyBufferBytes % kIoBufferBytes == 0, "a copy is of whole requests");
 static_assert(kMaxContextTokens * sizeof(int32_t) <= kMaxRecordBytes, "a conversation's token ids fit into one record");
 static_assert(kMaxJournalFrameBytes < kMaxJournalPendingBytes, "any one frame can wait");
 static_assert(kMaxHttpBodyBytes <= kMaxWireMessageBytes && kMaxHttpBodyBytes <= kMaxJournalFrameBytes,

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/check.h"
-#include "common/limits_graphs.h"
+#include "common/limits.h"
 #include "kernels/ops.h"
 #include "stage_worker/pinned_memory.h"
 

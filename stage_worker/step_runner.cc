@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "common/limits.h"
-#include "common/limits_graphs.h"
 #include "common/status.h"
 #include "stage_worker/sampler.h"
 

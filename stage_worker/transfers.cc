@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "common/limits_pages.h"
+#include "common/limits.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "common/storage/durable_file.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "common/check.h"
-#include "common/limits_pages.h"
+#include "common/limits.h"
 #include "kernels/cuda/kernels.h"
 
 namespace layover::gpu {

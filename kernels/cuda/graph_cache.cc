@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "common/check.h"
-#include "common/limits_graphs.h"
+#include "common/limits.h"
 #include "common/log.h"
 #include "common/status.h"
 

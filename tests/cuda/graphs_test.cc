@@ -3,7 +3,7 @@
 #include <functional>
 #include <utility>
 
-#include "common/limits_graphs.h"
+#include "common/limits.h"
 #include "common/status.h"
 #include "kernels/cuda/graph_cache.h"
 #include "tests/cuda/gpu_fixture.h"

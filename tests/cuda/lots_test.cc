@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "common/limits_pages.h"
+#include "common/limits.h"
 #include "kernels/cuda/lot_queue.h"
 #include "tests/cuda/gpu_fixture.h"
 #include "tests/cuda/kernel_draw.h"
