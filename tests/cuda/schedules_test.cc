@@ -13,7 +13,7 @@
 namespace layover::gpu_test {
 namespace {
 
-constexpr uint32_t kDraws = 3;
+constexpr uint32_t kDraws = 2;
 
 class EveryKernel : public testing::TestWithParam<KernelCase> {};
 
