@@ -138,27 +138,35 @@ TEST(GpuGatherRows, CopiesRows) {
 }
 
 TEST(GpuTopK, IsTheHeadOfASort) {
-  // One segment of 4096, several, and so many of them that their winners are several again.
-  for (const auto& [rows, dim] : {std::pair(3, 1), {5, 300}, {2, 4096}, {3, 9001}, {2, 140'000}}) {
-    for (const int k : {1, 40, limits::kMaxTopK}) {
-      const int stride = dim + 3;
-      const std::vector<float> x = reference::HardRows(rows, stride, static_cast<uint32_t>(dim + k));
-      const size_t n = static_cast<size_t>(rows) * static_cast<size_t>(k);
-      const std::vector<float> both = SameOnBoth<float>([&, rows = rows, dim = dim](Device* device) {
-        Memory memory(device);
-        int32_t* ids = memory.Zeroed<int32_t>(n);
-        float* values = memory.Zeroed<float>(n);
-        memory.stream()->TopK({memory.Put(x), ids, values, rows, dim, stride, k});
-        std::vector<float> all = memory.Get(values, n);
-        for (const int32_t id : memory.Get(ids, n)) all.push_back(static_cast<float>(id));
-        return all;
-      });
-      for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
-        const auto want = reference::TopKOf({&x[row * static_cast<size_t>(stride)], static_cast<size_t>(dim)}, k);
-        for (size_t i = 0; i < static_cast<size_t>(k); ++i) {
-          ASSERT_EQ(both[n + row * static_cast<size_t>(k) + i], static_cast<float>(want.ids[i])) << dim << ", " << k;
-          ASSERT_EQ(both[row * static_cast<size_t>(k) + i], want.values[i]) << dim << ", " << k;
-        }
+  // A part of one segment of 4096, several segments, and so many that their winners are several again.
+  struct Shape {
+    int rows, dim, k;
+  };
+  for (const auto& [rows, dim, k] : {Shape{3, 1, 1},
+                                     {3, 1, 40},
+                                     {5, 300, 1},
+                                     {4, 300, limits::kMaxTopK},
+                                     {2, 4096, 40},
+                                     {3, 9001, 1},
+                                     {2, 9001, 40},
+                                     {1, 140'000, limits::kMaxTopK}}) {
+    const int stride = dim + 3;
+    const std::vector<float> x = reference::HardRows(rows > 1 ? rows : 2, stride, static_cast<uint32_t>(dim + k));
+    const size_t n = static_cast<size_t>(rows) * static_cast<size_t>(k);
+    const std::vector<float> both = SameOnBoth<float>([&, rows = rows, dim = dim, k = k](Device* device) {
+      Memory memory(device);
+      int32_t* ids = memory.Zeroed<int32_t>(n);
+      float* values = memory.Zeroed<float>(n);
+      memory.stream()->TopK({memory.Put(x), ids, values, rows, dim, stride, k});
+      std::vector<float> all = memory.Get(values, n);
+      for (const int32_t id : memory.Get(ids, n)) all.push_back(static_cast<float>(id));
+      return all;
+    });
+    for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+      const auto want = reference::TopKOf({&x[row * static_cast<size_t>(stride)], static_cast<size_t>(dim)}, k);
+      for (size_t i = 0; i < static_cast<size_t>(k); ++i) {
+        ASSERT_EQ(both[n + row * static_cast<size_t>(k) + i], static_cast<float>(want.ids[i])) << dim << ", " << k;
+        ASSERT_EQ(both[row * static_cast<size_t>(k) + i], want.values[i]) << dim << ", " << k;
       }
     }
   }
