@@ -206,35 +206,31 @@ constexpr std::array kHeads = {1, 3, 8, 16};
 // Runs that do not fill their last page, in more buffers than there are, so that each is used again.
 constexpr Fill kLarge = {.full = kLayers, .tokens = 40 * kPageTokens + 10};
 
+// From the one place by way of a file to the other, and by way of host memory back.
+void ExpectComesBack(Stage* stage, const Place& first, const Place& second, uint32_t seed) {
+  stage->Write(first, seed);
+  const std::vector<std::byte> want = stage->Read(first);
+  stage->Save(first);
+  ASSERT_EQ(stage->Restore(second).status.code, 0);
+  ASSERT_TRUE(stage->Read(second) == want);
+  stage->Park(second);
+  stage->Write(first, 0);
+  stage->Unpark(first);
+  ASSERT_TRUE(stage->Read(first) == want);
+}
+
 TEST(Transfers, ALargeStateComesBackFromFileAndFromHostMemory) {
   Stage stage(Card().get(), kLarge);
   const Place first{0}, second{stage.n_pages()};
-  stage.Write(first, 1);
   stage.Write(second, 0);
-  const std::vector<std::byte> want = stage.Read(first);
-  stage.Save(first);
-  ASSERT_EQ(stage.Restore(second).status.code, 0);
-  ASSERT_TRUE(stage.Read(second) == want);
-  stage.Park(second);
-  stage.Write(first, 0);
-  stage.Unpark(first);
-  ASSERT_TRUE(stage.Read(first) == want);
+  ExpectComesBack(&stage, first, second, 1);
 }
 
 TEST(Transfers, AllKindsOfStateOfEveryType) {
   for (const KvType type : kernel_test::kAllKvTypes) {
     SCOPED_TRACE(KvTypeName(type));
     Stage stage(Card().get(), {.full = 1, .window = 1, .recurrent = 2, .tokens = 300, .type = type, .kv_heads = 1});
-    const Place first{0, 0}, second{stage.n_pages(), 1};
-    stage.Write(first, 3);
-    const std::vector<std::byte> want = stage.Read(first);
-    stage.Save(first);
-    ASSERT_EQ(stage.Restore(second).status.code, 0);
-    EXPECT_TRUE(stage.Read(second) == want);
-    stage.Park(second);
-    stage.Write(first, 0);
-    stage.Unpark(first);
-    EXPECT_TRUE(stage.Read(first) == want);
+    ExpectComesBack(&stage, {0, 0}, {stage.n_pages(), 1}, 3);
   }
 }
 

@@ -37,45 +37,56 @@ __device__ __forceinline__ uint32_t WordOf(const int8_t* bytes) {
   return *reinterpret_cast<const uint32_t*>(bytes);
 }
 
-__global__ void __launch_bounds__(32) Mma32Kernel(MmaProbe probe) {
+// Rows of A [16, kColumns] and B [8, kColumns] in shared memory, kRowBytes apart.
+struct Operands {
+  const int8_t* a;
+  const int8_t* b;
+};
+template <int kColumns>
+__device__ __forceinline__ Operands StageOperands(const MmaProbe& probe) {
   SharedCarver carver;
   int8_t* a = carver.Take<int8_t>(16 * kRowBytes);
   int8_t* b = carver.Take<int8_t>(8 * kRowBytes);
-  StageRows<32>(a, probe.a, 16);
-  StageRows<32>(b, probe.b, 8);
+  StageRows<kColumns>(a, probe.a, 16);
+  StageRows<kColumns>(b, probe.b, 8);
   CommitCopies();
   WaitCopies<0>();
   __syncthreads();
+  return {a, b};
+}
+
+// Where element i of a lane's part of D [16, 8] stands.
+__device__ __forceinline__ int ResultAt(int lane, int i) {
+  return (lane / 4 + i / 2 * 8) * 8 + 2 * (lane % 4) + i % 2;
+}
+
+__global__ void __launch_bounds__(32) Mma32Kernel(MmaProbe probe) {
+  const Operands staged = StageOperands<32>(probe);
   const int lane = static_cast<int>(threadIdx.x), g = lane / 4, t = lane % 4;
   // Matrix 2 h + s: rows 8 s .., bytes 16 h ..
   const int matrix = lane / 8;
   uint32_t words[4];
-  LoadMatrices4(words, a + (matrix % 2 * 8 + lane % 8) * kRowBytes + matrix / 2 * 16);
-  const uint32_t columns[2] = {WordOf(b + g * kRowBytes + 4 * t), WordOf(b + g * kRowBytes + 16 + 4 * t)};
+  LoadMatrices4(words, staged.a + (matrix % 2 * 8 + lane % 8) * kRowBytes + matrix / 2 * 16);
+  const int8_t* const column = staged.b + g * kRowBytes + 4 * t;
+  const uint32_t columns[2] = {WordOf(column), WordOf(column + 16)};
   int32_t d[4];
-  for (int i = 0; i < 4; ++i) d[i] = probe.d[(g + i / 2 * 8) * 8 + 2 * t + i % 2];
+  for (int i = 0; i < 4; ++i) d[i] = probe.d[ResultAt(lane, i)];
   MmaS8K32(d, words, columns);
   for (int i = 0; i < 4; ++i) {
-    probe.d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = d[i];
+    probe.d[ResultAt(lane, i)] = d[i];
     probe.words[lane * 4 + i] = words[i];
   }
 }
 
 __global__ void __launch_bounds__(32) Mma16Kernel(MmaProbe probe) {
-  SharedCarver carver;
-  int8_t* a = carver.Take<int8_t>(16 * kRowBytes);
-  int8_t* b = carver.Take<int8_t>(8 * kRowBytes);
-  StageRows<16>(a, probe.a, 16);
-  StageRows<16>(b, probe.b, 8);
-  CommitCopies();
-  WaitCopies<0>();
-  __syncthreads();
+  const Operands staged = StageOperands<16>(probe);
   const int lane = static_cast<int>(threadIdx.x), g = lane / 4, t = lane % 4;
-  const uint32_t words[2] = {WordOf(a + g * kRowBytes + 4 * t), WordOf(a + (g + 8) * kRowBytes + 4 * t)};
+  const int8_t* const row = staged.a + g * kRowBytes + 4 * t;
+  const uint32_t words[2] = {WordOf(row), WordOf(row + 8 * kRowBytes)};
   int32_t d[4];
-  for (int i = 0; i < 4; ++i) d[i] = probe.d[(g + i / 2 * 8) * 8 + 2 * t + i % 2];
-  MmaS8K16(d, words, WordOf(b + g * kRowBytes + 4 * t));
-  for (int i = 0; i < 4; ++i) probe.d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = d[i];
+  for (int i = 0; i < 4; ++i) d[i] = probe.d[ResultAt(lane, i)];
+  MmaS8K16(d, words, WordOf(staged.b + g * kRowBytes + 4 * t));
+  for (int i = 0; i < 4; ++i) probe.d[ResultAt(lane, i)] = d[i];
 }
 
 __global__ void __launch_bounds__(32) CollectivesKernel(const uint32_t* in, uint32_t* out) {
